@@ -14,7 +14,7 @@ from bench.measure import OUT, REPEATS
 
 TORCH = Path(__file__).parents[1] / ".venv-torch" / "bin" / "python"
 """The Python of PyTorch's environment, which is separate from TensorFlow's."""
-# By name, a function from the number of repeats to the benchmark's arguments.
+# For each benchmark, a function that returns its arguments for a number of repeats.
 BENCHMARKS = {
     "transport": lambda repeats: [f"--repeats={repeats}"],
     "pipeline": lambda repeats: [f"--repeats={repeats}"],

@@ -27,7 +27,7 @@ RECOVERED_STEP_EVENTS = 4
 """Number of step events after which training has recovered. Each covers five steps; together they take a second."""
 OUT = Path(__file__).parent / "out"
 OUT_FILES = {"tensorflow": "faults.json", "pytorch": "torch_faults.json"}
-# By moment: the log's text that marks it, and the most seconds from that text to the fault.
+# For each moment: the log's text that marks it, and the most seconds from that text to the fault.
 MOMENTS = {
     "start-up": ("event=topology", 6.0),
     "before the first step": ("event=training_started", 5.0),

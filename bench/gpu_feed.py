@@ -73,7 +73,7 @@ def measure(given):
     torch_heavy.SIZE = given.image_size
     on_gpu, warm_up = given.device == "cuda", given.made_ahead + SETTLING
     steps, batch_bytes = warm_up + given.steps, given.batch_size * (3 * given.image_size**2 + 8)
-    data = torch_heavy.Heavy(given.batch_size * (steps + 1))  # one is asked for ahead
+    data = torch_heavy.Heavy(given.batch_size * (steps + 1))  # one batch is requested ahead
     options = {"pin_memory": on_gpu, "drop_last": True}
     if given.measure == "feed":
         bound = {"prefetch_bytes": AHEAD * batch_bytes}
@@ -168,7 +168,7 @@ class Utilisation:
 
 def run(given, what, cpus, feed_cpus=(), copy="step", compiled=False):
     """Run one case in its own process on the processors `cpus`, with its feed server on `feed_cpus`."""
-    # torch's workers each hold two; of a feed server, those of each processor and what the rank holds.
+    # Batches made ahead: two by each of torch's workers; by a feed server, two for each processor and the rank's.
     ahead = {"ideal": 0, "loader": 2 * len(cpus), "feed": AHEAD + 2 * len(feed_cpus)}[what]
     names = ("steps", "batch_size", "image_size", "model", "device")
     flags = [f"--{name}={getattr(given, name)}" for name in names]

@@ -24,7 +24,7 @@ LIMIT_S = 3600
 
 
 def arguments(doc: str, argv: Sequence[str] | None = None, repeats: int = REPEATS) -> argparse.Namespace:
-    """Parse `--repeats`, the only flag of every benchmark, and start the time limit `LIMIT_S`."""
+    """Parse `--repeats`, the flag that all benchmarks share, and start the time limit `LIMIT_S`."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=repeats, help="runs that the medians are taken over")
     given = parser.parse_args(argv)

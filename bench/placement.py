@@ -81,7 +81,7 @@ def _rounds(source, times, busy, step, turns, repeats):
             for turn in turns:
                 going = {"on": job.workers, "off": [remote], "alone": [remote], "beside": [beside],
                          "first": alone[:1], "second": alone[1:], "both": alone}[turn]  # fmt: skip
-                # The arithmetic of the steps takes its part of the trainer's processor where the trainer is elsewhere.
+                # If the trainer is elsewhere, the other program takes the steps' part of the trainer's processor too.
                 taken = {"on": busy, "off": busy, "beside": busy + job.arithmetic_s * rates.get("on", 0.0) / BATCH}
                 job.taken.write_text(str(taken.get(turn, 0.0)))
                 _move(job.trainer, second if turn == "beside" else first)
@@ -134,7 +134,7 @@ def _job(source, times, launches, compute_ms, wait_ms):
 
 @contextlib.contextmanager
 def _going_nowhere(times, *cpus):
-    """Start a process that makes batches on each processor; yield the file of its lines by process."""
+    """Start a process that makes batches on each processor; yield a dict from process to the file that it writes."""
     found = {}
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
         try:

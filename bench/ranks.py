@@ -30,7 +30,7 @@ def main(argv=None):
         readers = [start_reader(service.address) for _ in range(max(RANKS))]
         try:
             for reader in readers:
-                reader.stdout.readline()  # says that it has imported TensorFlow
+                reader.stdout.readline()  # the reader says that it has imported TensorFlow
             for repeat in range(repeats):
                 for step, wait_ms in STEPS.items():
                     for ranks in RANKS:
@@ -71,7 +71,7 @@ def read_together(readers, name, wait_ms):
     for rank, reader in enumerate(readers):
         tell([reader], json.dumps(job | {"rank": rank}))
     for reader in readers:
-        answer(reader)  # it has its first batch
+        answer(reader)  # the reader has its first batch
     started = time.perf_counter()
     tell(readers, "go")
     parts = [json.loads(answer(reader)) for reader in readers]

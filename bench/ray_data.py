@@ -30,7 +30,7 @@ class Augment:
 
 
 def main(folder, seconds):
-    sys.path.append(folder)  # after TensorFlow's own numpy and protobuf
+    sys.path.append(folder)  # last, so that TensorFlow's numpy and protobuf come first
     os.environ |= {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "TF_CPP_MIN_LOG_LEVEL": "3"}
     import numpy as np
     import ray

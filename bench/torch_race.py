@@ -30,7 +30,7 @@ METHOD = "/race.Batches/Get"
 def batch(form):
     """Return images and labels; `form` is `uint8_224`, `float32_224` or `uint8_32`."""
     dtype, size = form.split("_")
-    torch.manual_seed(0)  # the same on both sides
+    torch.manual_seed(0)  # both sides make the same batch
     images = torch.randint(0, 256, (32, 3, int(size), int(size)), dtype=torch.uint8)
     return (images if dtype == "uint8" else images.float() / 255), torch.arange(32)
 

@@ -89,7 +89,7 @@ def load(way):
     first_ms = (time.perf_counter() - began) * 1000
     figures = {"first_batch_ms": first_ms, "grown_mb": resident_mb() - before}
     print(json.dumps(figures | {"next_epoch_ms": measure.median(gaps[1:])}), flush=True)
-    os._exit(0)  # a million samples are more than anybody waits for
+    os._exit(0)  # making a million samples would take too long
 
 
 def resident_mb():

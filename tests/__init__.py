@@ -1,1 +1,1 @@
-"""Named, because a package of our dependencies installs a `tests` of its own."""
+"""A regular package, because one of our dependencies installs a package `tests` too."""

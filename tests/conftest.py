@@ -1,4 +1,4 @@
-"""Makes `tests.support` importable however pytest is started, and settles what must be settled before imports."""
+"""Let tests import `tests.support` however pytest is started, and set what must be set before other imports."""
 
 import os
 import sys
@@ -6,11 +6,11 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 
-# As the launcher does before it loads grpc, whose fork handlers must not run in children that are exec'd at once.
+# The launcher sets this too before it loads grpc, whose fork handlers must not run in children that are exec'd at once.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-# Machines that do other things too are slow at times, which is no finding.
+# A machine with other work is slow at times. That is no failure of a test.
 settings.register_profile(
     "headrace", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )

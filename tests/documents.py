@@ -1,4 +1,4 @@
-"""What documents hold: links, and commands as readers type them."""
+"""The project's documents, their code blocks, and the commands that readers type."""
 
 import re
 import shlex
@@ -13,7 +13,7 @@ _FENCE = re.compile(r"^```(\w*) ?([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE
 
 @dataclass(frozen=True)
 class Command:
-    """A command of a document: its words, without what redirects or pipes it."""
+    """A command in a document. `words` leaves out redirections and pipes."""
 
     where: str
     text: str
@@ -24,7 +24,7 @@ class Command:
         return {word.partition("=")[0] for word in self.words if word.startswith("--")}
 
     def after(self, *names: str) -> tuple[str, ...] | None:
-        """The words that follow the first of `names`, as a program's arguments; None where none of them is called."""
+        """Return the arguments of the first program in `names` that the command calls; None if it calls none."""
         for index, word in enumerate(self.words):
             if word.rpartition("/")[2] in names:
                 return self.words[index + 1 :]
@@ -32,19 +32,19 @@ class Command:
 
 
 def fences(text: str, language: str, label: str | None = None) -> list[str]:
-    """The contents of the blocks in a language, with a label where one is asked for."""
+    """Return the contents of the code blocks in a language, or only of those with `label`."""
     found = _FENCE.findall(text)
     return [body for lang, named, body in found if lang == language and label in (None, named)]
 
 
 def console_lines(text: str) -> list[str]:
-    """Every `$ ` line of the console blocks, continued lines joined."""
+    """Return the commands after `$ ` in the console blocks. Continued lines are joined."""
     joined = "".join(fences(text, "console")).replace("\\\n", " ")
     return [line[2:] for line in joined.splitlines() if line.startswith("$ ")]
 
 
 def commands_of(document: Path) -> list[Command]:
-    """A document's commands. Arrays of the shell (`job=(…)`) count as words of each command that uses them."""
+    """Return a document's commands. A shell array (`job=(…)`) adds its words to each command that uses it."""
     found, arrays = [], {}
     for line in console_lines(document.read_text(encoding="utf-8")):
         if array := re.fullmatch(r"(\w+)=\((.*)\)", line):

@@ -1,4 +1,4 @@
-"""A port that nobody listens on, below those that the kernel gives to connections: none of them takes it meanwhile."""
+"""Free ports, below the range that the kernel uses for outgoing connections, so that no connection takes one."""
 
 import itertools
 import os
@@ -7,9 +7,9 @@ import socket
 
 FIRST, OF_EACH = 20_000, 1_500
 WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8
-"""Tests that run at the same time have ports of their own."""
+"""Number of the pytest-xdist worker. Each one, up to eight, has its own range of ports."""
 _IN_TURN = itertools.cycle(random.sample(range(OF_EACH), OF_EACH))
-"""Given out once each: of five for one service, two would now and then be the same."""
+"""Offsets of ports in random order. Each is given out once, so that the five ports of one service differ."""
 
 
 def free_port():

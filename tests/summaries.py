@@ -1,4 +1,4 @@
-"""A summary of a run, and its folder."""
+"""The summary of a made-up run, and a folder that holds it."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Runs jobs the way a user does, and looks for what they leave behind."""
+"""Functions that run jobs as users do, and find the processes that jobs leave behind."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from headrace.events import Event, parse_event
 
 ROOT = Path(__file__).parents[1]
 JOB_TIMEOUT_S = 600
-"""When a job counts as hung. A small job takes half a minute; ten of them at a time on two processors take minutes."""
+"""Seconds after which a job counts as hung. A small job takes half a minute; ten at once on two processors, minutes."""
 WAIT_S = 180.0
-"""When something that a test waits for counts as missing: a start, a log line, a file."""
+"""Seconds that a test waits for an event: a start, a log line or a file."""
 _LOOPBACK = Path(tempfile.gettempdir()) / f"headrace-tests-{os.getuid()}-loopback"
 
 
 @dataclass(frozen=True)
 class Run:
-    """A finished job: what start_job.py returned and printed, and the run's folder."""
+    """A finished job: the exit code and output of start_job.py, and the run's folder."""
 
     code: int
     output: str
@@ -44,13 +44,13 @@ class Run:
         return (self.folder / f"{host}.log").read_text()
 
     def events(self, name: str) -> list[Event]:
-        """All events of a name, from all hosts' logs."""
+        """Return all events with this name, from the logs of all hosts."""
         lines = [line for path in sorted(self.folder.glob("*.log")) for line in path.read_text().splitlines()]
         return [event for event in map(parse_event, lines) if event and event.name == name]
 
 
 def copy_source(folder: Path, *scripts: Path) -> Path:
-    """A source dir of the test's own: `code`, and further scripts beside the training scripts."""
+    """Copy `code` to `folder`, add scripts beside the training scripts, and return `folder`."""
     shutil.copytree(ROOT / "code", folder, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     for script in scripts:
         shutil.copy(script, folder)
@@ -60,7 +60,7 @@ def copy_source(folder: Path, *scripts: Path) -> Path:
 def start(
     tmp_path: Path, *flags: str, job_name: str = "", python: str | Path = sys.executable, **popen: object
 ) -> tuple[subprocess.Popen, Path]:
-    """start_job.py on this machine, running."""
+    """Start start_job.py for a job on this machine; return its process and the run's folder."""
     job_name = job_name or f"job-{uuid.uuid4().hex[:8]}"
     command = [str(python), str(ROOT / "start_job.py"), "--no-is_cloud_job", f"--job_name={job_name}"]
     process = subprocess.Popen(
@@ -75,7 +75,7 @@ def start(
 
 
 def finish(process: subprocess.Popen, folder: Path, timeout_s: float = JOB_TIMEOUT_S) -> Run:
-    """Wait for the job, and for proof that it left no process behind."""
+    """Wait for the job's end, and check that it left no process behind."""
     try:
         output, _ = process.communicate(timeout=timeout_s)
     except subprocess.TimeoutExpired:
@@ -88,7 +88,7 @@ def finish(process: subprocess.Popen, folder: Path, timeout_s: float = JOB_TIMEO
 
 
 def run_job(tmp_path: Path, *flags: str, timeout_s: float = JOB_TIMEOUT_S, **popen: object) -> Run:
-    """A job from start to end. Those on loopback addresses have this machine's ports, so there is one at a time."""
+    """Run a job to its end. Jobs on loopback addresses share this machine's ports, so only one runs at a time."""
     with contextlib.ExitStack() as stack:
         if "--isolation=loopback" in flags:
             lock = stack.enter_context(_LOOPBACK.open("w"))
@@ -97,7 +97,7 @@ def run_job(tmp_path: Path, *flags: str, timeout_s: float = JOB_TIMEOUT_S, **pop
 
 
 def processes_of(job_name: str) -> list[psutil.Process]:
-    """Living processes of a job, known by the name in their environment."""
+    """Return the living processes of a job, found by the job's name in their environment."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -109,7 +109,7 @@ def processes_of(job_name: str) -> list[psutil.Process]:
 
 
 def process_of(job_name: str, host: str, words: str) -> psutil.Process:
-    """The process of a host whose command line holds `words`."""
+    """Return the process on a host whose command line matches `words`."""
     for process in processes_of(job_name):
         try:
             if process.environ().get("SM_CURRENT_HOST") == host and re.search(words, " ".join(process.cmdline())):
@@ -120,7 +120,7 @@ def process_of(job_name: str, host: str, words: str) -> psutil.Process:
 
 
 def wait_for(condition, what: str, timeout_s: float = WAIT_S):
-    """The first true value of `condition`, or a failure that names what was awaited."""
+    """Return the first true value of `condition`; after `timeout_s`, fail with `what` in the message."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if value := condition():
@@ -130,7 +130,7 @@ def wait_for(condition, what: str, timeout_s: float = WAIT_S):
 
 
 def wait_for_port(port: int, process: subprocess.Popen, timeout_s: float = WAIT_S) -> None:
-    """Until something listens there; fails when the process that should ends."""
+    """Wait until something listens on the port. Fail if `process`, which should listen, ends."""
 
     def listens():
         assert process.poll() is None, f"{process.args} ended with {process.returncode}"

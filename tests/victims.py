@@ -1,4 +1,4 @@
-"""Jobs that make steps, on simulated hosts, and are there to be broken."""
+"""Training jobs on simulated hosts, for tests that break them."""
 
 import contextlib
 from pathlib import Path
@@ -6,11 +6,11 @@ from pathlib import Path
 from tests.support import start, wait_for
 
 FIRST_STEP_S = 300.0
-"""Ranks wait up to a minute for a server that starts beside them, and here all share two processors."""
+"""Seconds until steps are made: ranks wait up to a minute for a server, and all share two processors here."""
 
 
 class Victim:
-    """A job that makes steps."""
+    """A running job: its process and its folder."""
 
     def __init__(self, process, folder):
         self.process, self.folder = process, folder
@@ -19,14 +19,14 @@ class Victim:
         return "".join(path.read_text() for path in sorted(self.folder.glob("*.log")))
 
     def wait_for_steps(self, more=1):
-        """Until `more` further step events have been logged."""
+        """Wait until `more` further step events are in the logs."""
         so_far = self.text().count("headrace event=step ")
         wait_for(lambda: self.text().count("headrace event=step ") >= so_far + more, f"{more} more steps", FIRST_STEP_S)
 
 
 @contextlib.contextmanager
 def victims(tmp_path: Path):
-    """A function that starts a job with these flags, and returns once it makes steps; all end with the context."""
+    """Yield a function that starts a job and returns once it makes steps; kill all jobs in the end."""
     running = []
 
     def begin(*flags, stepping=True):

@@ -1,4 +1,4 @@
-"""train_dnn.py with Keras's mixed precision."""
+"""Run train_dnn.py with Keras's mixed precision in bfloat16."""
 
 import runpy
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""A training script whose step is a fixed wait, a stand-in for an accelerator: the data path is what counts.
+"""A training script of one rank that measures the data path. Its step is a fixed wait in place of an accelerator.
 
-One rank. Each step takes a batch, casts it where it is uint8, and waits `--wait_ms`. First it measures the step on
-one batch in memory (the ideal), then `--seconds` of the stream, and prints both as an event.
+Each step takes a batch, casts it if it is uint8, and waits `--wait_ms`. The script measures steps on one batch in
+memory (the ideal), then `--seconds` of the stream, and prints both as an event.
 """
 
 import argparse
@@ -43,7 +43,7 @@ elif args.form == "ours":
     train = tf.data.Dataset.from_tensors(pixels(shape)).repeat().map(augmented, tf.data.AUTOTUNE)
 else:
     train = tf.data.Dataset.from_tensors(pixels(shape)).repeat()
-# The source is one made-up batch again and again, which cannot be split: every worker makes its own stream.
+# The source repeats one made-up batch. It cannot be split, so every worker makes its own stream.
 train = data.distribute(train, sharding="off").prefetch(2)
 
 

@@ -1,7 +1,7 @@
-"""A training script whose step is a fixed wait, a stand-in for an accelerator, measured as `fit` is.
+"""A training script whose step is a fixed wait in place of an accelerator, with the measurements of `fit`.
 
-First `--ideal_steps` on one batch in memory, then `--seconds` of the stream after a warm-up. Rank 0's report is what
-headrace plans with; the event `measured` has the step time of the stream alone.
+It makes `--ideal_steps` on one batch in memory, then reads the stream for `--seconds` after a warm-up. headrace plans
+with rank 0's report; the event `measured` has the step time of the stream alone.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What end-to-end tests share: the digits, and a source dir with a further training script."""
+"""Fixtures of the end-to-end tests: the digits, and a source dir with a further training script."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ def digits(tmp_path_factory):
 
 @pytest.fixture
 def with_script(tmp_path):
-    """Flags for a copy of `code` that holds one of tests/e2e/scripts too, no other file touched."""
+    """Function that copies `code`, adds one of tests/e2e/scripts, and returns the flags of a job with it."""
 
     def flags(name):
         source = copy_source(tmp_path / "source", SCRIPTS / name)

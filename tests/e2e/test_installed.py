@@ -1,4 +1,4 @@
-"""headrace installed from its wheel, in an empty folder, with nothing of the checkout in sight."""
+"""headrace works when it is installed from its wheel, in an empty folder, without files of the checkout."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from tests.support import JOB_TIMEOUT_S, ROOT, copy_source, processes_of
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """A virtual environment with the wheel, and an empty folder; what is large is lent by the tests' own."""
+    """An empty folder, beside a virtual environment with the wheel; other packages come from the tests' environment."""
     folder = tmp_path_factory.mktemp("installed")
     tree = folder / "tree"  # building leaves files behind
     copy_source(tree / "code")
@@ -26,7 +26,7 @@ def project(tmp_path_factory):
     subprocess.run(build, check=True)
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
     site = next((folder / "venv" / "lib").glob("python*/site-packages"))
-    # A folder that is named in a .pth file lends its packages, but not its own .pth files: not the checkout's headrace.
+    # A folder in a .pth file lends its packages, but not its own .pth files, which name the checkout's headrace.
     (site / "lent.pth").write_text(sysconfig.get_path("purelib"))
     (wheel,) = folder.glob("headrace-*.whl")
     pip = [folder / "venv" / "bin" / "python", "-m", "pip", "install", "--disable-pip-version-check", "-q"]

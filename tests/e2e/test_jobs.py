@@ -1,4 +1,4 @@
-"""Whole jobs with the real dispatcher, workers, mpirun and Horovod on simulated hosts."""
+"""Whole jobs run on simulated hosts with the real dispatcher, workers, mpirun and Horovod."""
 
 import json
 import os
@@ -96,7 +96,7 @@ def test_several_dnn_hosts_train_one_model_on_elements_of_all_hosts_without_sshd
     assert sorted(found) == [0, 1]
     assert all(each["weights_identical"] for each in found.values())
     assert [(found[rank]["host"], found[rank]["local_rank"]) for rank in (0, 1)] == [("algo-2", 0), ("algo-3", 0)]
-    # A host's worker that finds no processor free makes few batches, and a rank may get none of them.
+    # A worker that finds no free processor makes few batches, and one of the ranks may get none of them.
     assert {maker for each in found.values() for maker in each["makers"]} == {"algo-1", "algo-2", "algo-3"}
     for each in found.values():
         assert set(each["makers"]) - {each["host"]}, "a rank had the elements of its own host alone"

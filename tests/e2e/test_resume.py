@@ -1,4 +1,4 @@
-"""A job that was cut off goes on, in a second job with the same checkpoint folder."""
+"""A second job with the same checkpoint folder continues where the first one was stopped."""
 
 import re
 import signal
@@ -6,12 +6,12 @@ import signal
 from tests.support import finish, run_job, start, wait_for
 from tests.victims import FIRST_STEP_S
 
-SAMPLES = 1438  # the digits' training part
+SAMPLES = 1438  # number of digits in the training part
 SMALL = ["--num_of_data_instances=1", *(f"--hyperparameter={each}" for each in ("model=small_cnn", "log_every=1"))]
 
 
 def test_a_job_that_is_asked_to_stop_in_mid_epoch_goes_on_there_with_fewer_ranks(tmp_path, digits):
-    # An epoch of batches that small is much longer than it takes to stop a job.
+    # With batches this small, an epoch takes much longer than stopping a job.
     batch, kept = 4, tmp_path / "kept"
     steps_before, steps = SAMPLES // (2 * batch), SAMPLES // batch
     flags = [*SMALL, f"--batch_size={batch}", f"--channel=training={digits}", f"--checkpoint_s3_uri={kept}"]
@@ -24,7 +24,7 @@ def test_a_job_that_is_asked_to_stop_in_mid_epoch_goes_on_there_with_fewer_ranks
     newest = sorted(path.name for path in kept.glob("epoch-*"))[-1]
     epoch, step = map(int, re.fullmatch(r"epoch-(\d{4})-step-(\d{6})", newest).groups())
 
-    # One rank ends the epoch that was begun, which tells a whole one's length all the same.
+    # One rank ends the epoch that two began; the summary still has the length of a whole epoch.
     again = run_job(tmp_path, *flags, f"--epochs={epoch + 1}", "--processes_per_host=1")
     assert again.code == 0, again.output[-4000:]
     (resumed,) = again.events("resumed")
@@ -32,7 +32,7 @@ def test_a_job_that_is_asked_to_stop_in_mid_epoch_goes_on_there_with_fewer_ranks
     assert again.summary["steps"] == steps - step * steps // steps_before
     assert again.summary["steps_per_epoch"] == steps
     (data,) = again.events("data_resumed")
-    # Of what the resumed epoch's steps took, no element comes again but what the other rank told nobody of.
+    # Elements of the steps before the stop come again only if the other rank had not reported them.
     assert int(data.fields["left_out"]) + int(data.fields["repeated_at_most"]) >= step * 2 * batch
     assert int(data.fields["repeated_at_most"]) <= 2 * batch * steps_before
     assert again.summary["final_metrics"]["val_accuracy"] > 0.1

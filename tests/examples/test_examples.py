@@ -1,7 +1,7 @@
-"""Every script in code/examples, with and without data hosts, on two ranks: it learns, and ranks end alike.
+"""Every script in code/examples learns on two ranks, with and without data hosts; both ranks end with equal weights.
 
-`HEADRACE_MODES=service` leaves out the runs without data hosts, `HEADRACE_SEEDS=3` makes each thrice,
-`HEADRACE_EVERY=2` takes every second script.
+`HEADRACE_MODES=service` leaves out the runs without data hosts, `HEADRACE_SEEDS=3` runs each with
+three seeds, `HEADRACE_EVERY=2` takes every second script.
 """
 
 import os

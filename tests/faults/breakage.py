@@ -1,4 +1,4 @@
-"""Ways to break a running job on simulated hosts."""
+"""Functions that break a running job on simulated hosts."""
 
 import contextlib
 import signal
@@ -27,7 +27,7 @@ def kill(job, host, words, signum=signal.SIGKILL):
 
 
 def kill_host(job, host):
-    """Everything that runs on a host, at once; the launcher first, so that it can restart nothing."""
+    """Kill all processes of a host, the launcher first, so that it cannot restart any."""
     name = job.folder.name
     members = []
     for process in processes_of(name):
@@ -39,18 +39,18 @@ def kill_host(job, host):
         try:
             process.kill()
         except psutil.NoSuchProcess:
-            continue  # it went with its launcher
+            continue  # it ended with its launcher
     return time.monotonic()
 
 
 def in_namespace_of(pid, *command):
-    """What a command prints that runs where that process does."""
+    """Run a command in the namespaces of process `pid`, and return its output."""
     enter = ["nsenter", "-t", str(pid), "-U", "-n", "-m", "--preserve-credentials"]
     return subprocess.run([*enter, *command], check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def slow_down(job, host, delay_s, loss):
-    """Put a host behind a slow link that loses frames; returns the process that is the link."""
+    """Put a host behind a slow link that loses frames; return the process that simulates the link."""
     (switch,) = [each for each in psutil.Process(job.process.pid).children() if each.cmdline()[-1:] == ["switch"]]
     enter = ["nsenter", "-t", str(switch.pid), "-U", "-n", "--preserve-credentials"]
     script = str(Path(__file__).with_name("slow_link.py"))

@@ -1,4 +1,4 @@
-"""Steadily training jobs, and the means to break them."""
+"""Fixtures that start steadily training jobs, for tests that break them."""
 
 import shutil
 
@@ -14,7 +14,7 @@ if not namespaces_allowed():
 
 @pytest.fixture
 def victim(tmp_path):
-    """Starts a steady job of TensorFlow with further flags and returns once it makes steps."""
+    """Function that starts a steady TensorFlow job with further flags, and returns once it makes steps."""
     source = copy_source(tmp_path / "source", STEADY, SILENT, HUNGRY)
 
     with victims(tmp_path) as begin:
@@ -31,7 +31,7 @@ def victim(tmp_path):
 
 @pytest.fixture
 def toy_victim(tmp_path):
-    """The same with a trainer and servers that start in a moment: for what no framework has a part in."""
+    """Function that starts a steady job without a framework, whose trainer and servers start in a moment."""
     source = copy_source(tmp_path / "source", *TOYS.glob("*.py"))
 
     with victims(tmp_path) as begin:

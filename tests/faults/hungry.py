@@ -1,4 +1,4 @@
-"""Trains until rank 1, in a memory cgroup of its own, wants more than that allows: the kernel kills it."""
+"""Train until rank 1 exceeds the limit of its own memory cgroup, and the kernel kills it."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ LIMIT_BYTES = 1 << 30
 
 
 def limit_memory():
-    """As a container with a memory limit does; cgroup v2 or v1."""
+    """Limit this process's memory as a container does, with cgroup v2 or v1."""
     lines = [line.split(":", 2) for line in Path("/proc/self/cgroup").read_text().splitlines()]
     version1 = [path for _, controllers, path in lines if controllers == "memory"]
     mount, limit = ("memory", "memory.limit_in_bytes") if version1 else ("", "memory.max")
@@ -31,6 +31,6 @@ if MPI.COMM_WORLD.rank == 1:
 held = []
 while True:
     MPI.COMM_WORLD.Barrier()
-    time.sleep(0.2)  # the launcher looks each second at what ranks hold
+    time.sleep(0.2)  # the launcher reads the ranks' memory once a second
     if MPI.COMM_WORLD.rank == 1:
         held.append(np.ones(8 << 20))

@@ -1,4 +1,4 @@
-"""Stands in for train_data.py: on algo-2, batches cannot travel by headrace's own transfer once a file says so."""
+"""A train_data.py for tests: once a file named `lost` exists, algo-2 cannot load headrace's own transfer."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Trains without any callback of headrace's; after some steps rank 1 hangs, in the way asked for."""
+"""Train without headrace's callbacks; after some steps rank 1 hangs, in the way that `--how` names."""
 
 import argparse
 import functools

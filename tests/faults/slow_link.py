@@ -1,9 +1,9 @@
-"""A user-space switch that delays and loses frames: run in the simulated network's namespace for one host.
+"""A user-space switch that delays and drops one host's frames; it runs in the simulated network's namespace.
 
     python slow_link.py HOST DELAY_S LOSS
 
-The host's cable is taken off the bridge and put behind a pair of TAP devices; every frame between them waits DELAY_S,
-and a share LOSS of them is dropped. (The kernel's own netem may be missing.)
+The host's cable is moved from the bridge to a pair of TAP devices. Every frame between them waits DELAY_S seconds, and
+a share LOSS of the frames is dropped. (The kernel's own netem may be missing.)
 """
 
 import fcntl

@@ -1,4 +1,4 @@
-"""Trains for about `--epochs` × 2 s at a steady pace through the data service: something to break."""
+"""Train for about `--epochs` × 2 s at a steady pace with the data service, for tests that break the job."""
 
 import argparse
 import time

@@ -1,4 +1,4 @@
-"""Ranks whose end hangs, as Open MPI's has been seen to: after their work, or once rank 1 has failed."""
+"""Hang while MPI ends, as Open MPI sometimes does: after the ranks' work, or once rank 1 has failed."""
 
 import argparse
 import ctypes
@@ -14,6 +14,6 @@ if args.at == "end":
     ctypes.CDLL(None).on_exit(ctypes.CDLL(None).pause, None)
 else:
     if MPI.COMM_WORLD.rank == 1:
-        MPI.Is_initialized = lambda: time.sleep(1000)  # asked just before MPI ends all ranks
+        MPI.Is_initialized = lambda: time.sleep(1000)  # called just before MPI ends all ranks
         raise ValueError("no good_reason at all")
     MPI.COMM_WORLD.Barrier()

@@ -1,4 +1,4 @@
-"""Faults that end a job, requests to stop it, and success: every host ends with the right outcome."""
+"""Every host ends with the right outcome, after a fault that ends the job or a request to stop."""
 
 import signal
 import time
@@ -22,7 +22,7 @@ LONG = "--epochs=60"
 
 
 def assert_failed_everywhere(run, *, without=()):
-    """Every host has ended by itself, knowing that the job failed; `without` are hosts that were killed."""
+    """Check that every host ended by itself and knew that the job failed. `without` names hosts that were killed."""
     assert run.code == 1
     assert "did not end with the other hosts" not in run.output
     for host, record in run.summary["hosts"].items():
@@ -31,7 +31,7 @@ def assert_failed_everywhere(run, *, without=()):
             assert "event=outcome status=failed" in run.log(host), host
 
 
-# Faults that end it
+# Faults that end the job
 
 
 @pytest.mark.parametrize("words", [LAUNCHER, MPIRUN])
@@ -111,7 +111,7 @@ def test_a_hung_dispatcher_is_found_by_the_watchdog(victim):
     assert "waited for data" in cause["message"]
 
 
-# Being asked to stop
+# Requests to stop
 
 
 def test_sigterm_to_a_data_host_gets_a_checkpoint_and_an_orderly_end(victim):
@@ -127,7 +127,7 @@ def test_sigterm_to_a_data_host_gets_a_checkpoint_and_an_orderly_end(victim):
     assert last.endswith(saved[-1])
 
 
-# What is wrong on a host
+# Problems of a host itself
 
 
 @pytest.mark.parametrize(

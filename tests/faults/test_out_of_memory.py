@@ -1,4 +1,4 @@
-"""A rank that the kernel kills for want of memory, for real: in a cgroup that only root can make."""
+"""If the kernel kills a rank for lack of memory, the root cause says so. The test's cgroup can be made only by root."""
 
 import contextlib
 import re
@@ -16,7 +16,7 @@ def test_a_rank_that_the_kernel_killed_for_want_of_memory_is_said_to_be_that(vic
     finally:
         group = re.search(r"limited in (\S+)", job.text())
         if group:
-            with contextlib.suppress(OSError):  # until its process is gone
+            with contextlib.suppress(OSError):  # its process may still exist
                 Path(group[1]).rmdir()
     if "no memory cgroup here" in job.text():
         pytest.skip("only root can make a memory cgroup")

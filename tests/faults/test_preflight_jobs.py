@@ -1,4 +1,4 @@
-"""The preflight of a job on hosts with a network: the table, a slow link, a rank that gives no sign."""
+"""A preflight on hosts with a network measures all links, and names a slow link or a rank that gives no sign."""
 
 import json
 import os
@@ -24,7 +24,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def waiting(tmp_path):
-    """Starts a job whose hosts wait for `go`, so that they can be troubled first."""
+    """Function that starts a job whose hosts wait for the file `go`, so that a test can disturb them first."""
     source = copy_source(tmp_path / "source")
     (source / "launcher.py").write_text(WAITING_LAUNCHER)
     running = []
@@ -95,7 +95,7 @@ def test_a_rank_that_is_stopped_as_it_starts_is_named_at_the_deadline(waiting):
 
 
 def test_a_job_that_passes_trains_though_its_environment_is_reached_by_a_link_with_spaces(tmp_path):
-    linked = tmp_path / "a link"  # mpirun knows its real path, other hosts' MPI daemons must too
+    linked = tmp_path / "a link"  # mpirun knows its real path; MPI daemons of other hosts must find it too
     linked.symlink_to(sys.prefix)
     source = copy_source(tmp_path / "source", TOYS / "steady.py")
     script = ["--training_script=steady.py", "--epochs=1", f"--source_dir={source}"]
@@ -105,7 +105,7 @@ def test_a_job_that_passes_trains_though_its_environment_is_reached_by_a_link_wi
 
 
 class Job:
-    """What `slow_down` wants of a job."""
+    """The part of a job that `slow_down` uses."""
 
     def __init__(self, process):
         self.process = process

@@ -1,4 +1,4 @@
-"""Hangs in a script that has no callback of headrace's: ended, with what the ranks waited for."""
+"""If a script without headrace's callbacks hangs, the job ends, and its message says what the ranks waited for."""
 
 import pytest
 
@@ -6,10 +6,10 @@ from tests.support import finish, wait_for
 
 HANGS = {
     "spin": (12, "rank1", "the other ranks waited for rank1 in an allreduce"),
-    # Horovod looks each 10 s, three times at most, and that all ranks wait is proof enough.
+    # Horovod checks every 10 s, at most three times. That all ranks wait is proof enough.
     "unequal": (50, "trainer", "they made unequal numbers of steps"),
 }
-"""`stall_timeout_s`, and who is named with what."""
+"""For each hang: `stall_timeout_s`, the role that is named, and part of the message."""
 
 
 @pytest.mark.parametrize("how", HANGS)

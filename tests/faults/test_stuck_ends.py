@@ -1,4 +1,4 @@
-"""MPI's end hangs, and the job ends all the same, as it would have."""
+"""If MPI hangs when it ends, the job still ends, with the same outcome as without the hang."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Faults that a job survives: what died comes back, or is named and the job continues without it."""
+"""A job survives faults. What died is restarted, or the job names it and continues without it."""
 
 import os
 import sys
@@ -63,7 +63,7 @@ def test_where_one_host_lacks_the_transfer_all_read_by_grpc_and_the_log_says_so(
 
 
 def test_a_network_cut_of_five_seconds_is_survived(toy_victim):
-    job = toy_victim("--epochs=9", "--hyperparameter=lease_s=15")  # to cut and to mend takes a moment too
+    job = toy_victim("--epochs=9", "--hyperparameter=lease_s=15")  # cutting and restoring take a moment too
     set_link(job, "algo-1", "down")
     time.sleep(5)  # the length of the cut, not a wait
     set_link(job, "algo-1", "up")
@@ -84,7 +84,7 @@ def test_a_slow_link_that_loses_frames_is_survived(toy_victim):
         link.communicate()
     assert run.code == 0, run.output[-3000:]
     for lost in run.events("host_lost"):
-        # It has heard the outcome and ended with it, and its network with it: only its answer may be lost for good.
+        # The host ended once it knew the outcome, and its network with it. Only its answer can be lost.
         assert lost.fields["error"].startswith("not_told_the_outcome"), lost
         assert "event=outcome status=succeeded" in run.log(lost.fields["host"])
 

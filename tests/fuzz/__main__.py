@@ -1,4 +1,4 @@
-"""Fuzzes both ends of the transfer under sanitizers: `python -m tests.fuzz [--seconds 120] [--first 0]`."""
+"""Fuzz both ends of the transfer under sanitizers: `python -m tests.fuzz [--seconds 120] [--first 0]`."""
 
 import argparse
 import hashlib
@@ -15,16 +15,16 @@ from tests.support import ROOT
 SOURCE = Path(__file__).with_name("transfer.cc")
 TRANSFER = Path(build.__file__).parent
 OUT = ROOT / ".fuzz"
-# Without looking for null references and at types at run time, which TensorFlow's headers do not compile with.
+# Checks of null references and of types at run time are off: TensorFlow's headers do not compile with them.
 SANITIZERS = [
     "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer",
     "-fno-sanitize=null,nonnull-attribute,returns-nonnull-attribute,vptr", "-fdelete-null-pointer-checks",
 ]  # fmt: skip
 FINDINGS = (250159220065769,)
-"""Cases that once ended badly, run before others. A change of the generator makes others of them."""
+"""Numbers of cases that once failed; they run first. If the generator changes, they become other cases."""
 ELEMENT_BYTES = 64 << 20
-"""What an element may take here, so that a case ends soon."""
-# What TensorFlow itself leaks and does on its way up is not looked at.
+"""Most bytes that an element may have here, so that a case ends soon."""
+# Ignore leaks and other faults of TensorFlow's own start-up.
 OPTIONS = "detect_leaks=0:detect_odr_violation=0:alloc_dealloc_mismatch=0:allocator_may_return_null=1"
 
 
@@ -48,7 +48,7 @@ def main(argv=None):
 
 
 def compiled():
-    """The program, compiled when something that it is made of has changed."""
+    """Return the program. Compile it first if its sources or flags have changed."""
     digest = hashlib.sha256(SOURCE.read_bytes())
     for name in SOURCES:
         digest.update((TRANSFER / name).read_bytes())

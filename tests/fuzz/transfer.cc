@@ -1,4 +1,4 @@
-// Hostile messages for both ends of the transfer, made from true ones: run by `python -m tests.fuzz`.
+// Hostile messages for both ends of the transfer, made from true ones. `python -m tests.fuzz` runs this program.
 //
 // Built with AddressSanitizer and UndefinedBehaviorSanitizer, which end the program at the first error. Each case is
 // made from its number alone, so that `transfer NUMBER 1` repeats it.
@@ -63,7 +63,7 @@ class Case {
       for (int64_t i = 0; i < tensor.NumElements(); ++i) tensor.flat<tensorflow::tstring>()(i) = Text(Below(40));
     if (tensor.dtype() == tensorflow::DT_VARIANT)
       for (int64_t i = 0; i < tensor.NumElements(); ++i) {
-        if (OneIn(4)) continue;  // an empty one
+        if (OneIn(4)) continue;  // an empty variant
         Tensor inner(tensorflow::DT_INT64, TensorShape({static_cast<int64_t>(Below(5))}));
         inner.flat<int64_t>().setZero();
         tensor.flat<tensorflow::Variant>()(i) = inner;
@@ -79,7 +79,7 @@ class Case {
     return text;
   }
 
-  // Some bytes changed, lengths replaced, pieces cut, repeated or put in.
+  // Returns a text with bytes changed, lengths replaced, or pieces cut, repeated or inserted.
   std::string Spoiled(std::string text) {
     for (uint64_t left = 1 + Below(4); left > 0 && !text.empty(); --left) {
       const size_t place = Below(text.size());
@@ -88,7 +88,7 @@ class Case {
         case 1: text.resize(place); break;
         case 2: text.insert(place, Text(Below(20))); break;
         case 3: text.insert(place, text.substr(Below(text.size()), Below(64))); break;
-        default: {  // where numbers are likely: at multiples of four or eight
+        default: {  // numbers are likely at multiples of four or eight
           const size_t size = OneIn(2) ? 8 : 4, at = place / size * size;
           const uint64_t value = Interesting();
           if (at + size <= text.size()) std::memcpy(text.data() + at, &value, size);
@@ -102,7 +102,7 @@ class Case {
   std::mt19937_64 random_;
 };
 
-// What is written into one end of a pair comes out here.
+// Returns all bytes that `say` writes to a connection.
 std::string Overheard(const std::function<void(Connection&)>& say) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends)) Fail("no sockets");
@@ -135,7 +135,7 @@ size_t BytesOf(const Tensor& tensor) {
   return bytes;
 }
 
-// A rank that is told nonsense by whoever is in a worker's place.
+// Lets a rank receive nonsense from a program in a worker's place.
 void Receive(Case& any) {
   std::string answer = TrueAnswer(any);
   const bool is_true = any.OneIn(10);
@@ -168,7 +168,7 @@ void Receive(Case& any) {
   close(ends[1]);
 }
 
-// A worker's server, which counts what it is asked to make.
+// A worker's server that counts the elements that it is asked for.
 struct Worker {
   Worker() : server(Counted(), kSecret, 60) {
     tensorflow::data::experimental::WorkerConfig config;
@@ -206,7 +206,7 @@ std::string Request() {
   return std::string(reinterpret_cast<const char*>(&bytes), sizeof bytes) + request;
 }
 
-// A worker that unauthenticated clients talk to, or ranks gone mad.
+// Lets an unauthenticated client, or a rank that sends nonsense, talk to a worker.
 void Serve(Case& any, int port, bool is_admitted) {
   const int fd = ConnectTo(port);
   headrace::Hello worker;
@@ -260,7 +260,7 @@ int main(int argc, char** argv) {
       if (of_unauthenticated.made) Fail("an unauthenticated client cost an element");
     });
     if (done.wait_for(std::chrono::seconds(kLongestCaseS)) != std::future_status::ready) Fail("hangs");
-    if (number % 1000 == 999) {  // between unauthenticated clients, a rank of the job is served
+    if (number % 1000 == 999) {  // after so many clients, a rank of the job is still served
       for (const Worker* worker : {&of_ranks, &of_unauthenticated}) {
         Connection connection(ConnectTo(worker->server.Port()), 60);
         const auto met = headrace::Enter(connection, {kSecret, kAddress}, headrace::Patience(1000));
@@ -272,5 +272,5 @@ int main(int argc, char** argv) {
   }
   std::printf("%llu cases in %.0f s, no finding\n", static_cast<unsigned long long>(number - first), seconds());
   std::fflush(stdout);
-  std::_Exit(0);  // TensorFlow's own statics are not what is looked at
+  std::_Exit(0);  // TensorFlow's own static objects are not under test
 }

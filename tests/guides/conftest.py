@@ -1,4 +1,4 @@
-"""What the guides' tests share: a project folder, and the shell of a reader who has headrace installed."""
+"""Fixtures of the guides' tests: a project folder, and the shell of a reader who has headrace installed."""
 
 import os
 import subprocess
@@ -19,7 +19,10 @@ def project(tmp_path):
 
 @pytest.fixture
 def shell(project):
-    """Runs lines as bash in the project folder; what they printed. No line may fail; no job leaves anything behind."""
+    """Function that runs lines with bash in the project folder, and returns their output.
+
+    No line may fail, and no job may leave a process behind.
+    """
 
     def run(*lines, errors=subprocess.STDOUT):
         environ = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}

@@ -1,4 +1,4 @@
-"""The commands and scripts of the guides, as a reader follows them."""
+"""The commands and scripts of the guides work when a reader follows them."""
 
 import json
 import re
@@ -26,7 +26,7 @@ def guide(name):
 
 
 def with_diff(folder, kind):
-    """The guide's script of a kind with its diff applied, as train.py."""
+    """Apply the guide's diff of this kind to its script, and write the result as train.py."""
     text = guide("own-script.md")
     (script,), (diff,) = fences(text, "python", kind), fences(text, "diff", kind)
     (folder / "train.py").write_text(script)
@@ -40,7 +40,7 @@ def test_a_script_with_the_guides_diff_trains_with_a_data_host(kind, project, sh
     shell(JOB)
     summary = json.loads((project / "runs/mine/summary.json").read_text())
     assert summary["outcome"] == "succeeded" and summary["tf_data_mode"] == "service"
-    # Two epochs of 1024, shared by two ranks in batches of 32; the rank that has fewer repeats some of its own.
+    # Two ranks share two epochs of 1024 samples, in batches of 32. The rank with fewer samples repeats some of them.
     assert summary["world_size"] == 2 and 32 <= summary["steps"] <= 48
 
 
@@ -65,7 +65,7 @@ def test_hello_tells_where_it_runs(project, shell):
 def test_a_spot_job_is_rehearsed(project, shell):
     new, first, *rest = (line for line in console_lines(guide("spot.md")) if "s3://" not in line)
     job = re.fullmatch(r"timeout --foreground --signal=INT 30 (.*) \|\| true", first)[1]
-    # Here once it has made steps, however slow this machine is. Bash keeps Ctrl-C from what runs in the background.
+    # Stop only after some steps, however slow this machine is. Bash keeps Ctrl-C from background processes.
     until = "until grep -qs event=step runs/first/*.log; do sleep 0.2; done"
     lines = [new, f"{job} & job=$!", until, "kill -TERM $job", "wait $job || true", *rest]
     output = shell(*lines)

@@ -1,4 +1,4 @@
-"""Executes a notebook as it stands."""
+"""Functions that execute a notebook unchanged and collect what it prints."""
 
 from pathlib import Path
 
@@ -11,13 +11,13 @@ FOLDER = ROOT / "notebooks"
 
 
 def execute(name: str, cwd: Path) -> str:
-    """What a notebook's cells printed, executed in `cwd`. A cell that raises, raises here."""
+    """Execute a notebook in `cwd`, and return what its cells print. An exception in a cell is raised here."""
     notebook = nbformat.read(FOLDER / name, as_version=4)
     NotebookClient(notebook, timeout=JOB_TIMEOUT_S, resources={"metadata": {"path": str(cwd)}}).execute()
     return text_of(notebook)
 
 
 def text_of(notebook) -> str:
-    """All that its cells printed."""
+    """Return all that a notebook's cells printed."""
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     return "".join(output.get("text", "") for output in outputs)

@@ -1,4 +1,4 @@
-"""The walk-through runs from top to bottom; notebooks are kept with their outputs, which name no machine."""
+"""The walk-through runs from top to bottom. Notebooks are stored with outputs, which name no folder of a machine."""
 
 import nbformat
 import pytest

@@ -1,4 +1,4 @@
-"""Runs one snippet of docs/submit.md against an account that moto plays, in the environment of its SDK; prints the job.
+"""Run one snippet of docs/submit.md in its SDK's environment, with an account that moto simulates; print the job.
 
 python run_snippet.py sdk2|sdk3|boto3 [REQUEST]
 """
@@ -38,7 +38,7 @@ def main(name, request=None):
         made = original(session, service, *args, **kwargs)
         if service == "sagemaker":
             made.meta.events.register("provide-client-params.sagemaker.CreateTrainingJob", record)
-        if service == "iam":  # SDK 3 asks what the role may do; moto cannot tell
+        if service == "iam":  # SDK 3 asks what the role may do; moto cannot answer
             made.simulate_principal_policy = lambda **asked: {
                 "EvaluationResults": [
                     {"EvalActionName": action, "EvalDecision": "allowed"} for action in asked["ActionNames"]

@@ -1,4 +1,4 @@
-"""The documentation's other ways to submit make the job that they say, each with its own SDK."""
+"""Each snippet for an SDK in the documentation submits the job that it describes, in that SDK's environment."""
 
 import json
 import subprocess

@@ -1,6 +1,6 @@
-"""A Slurm cluster on this machine: slurmctld here, one slurmd in the namespaces of each simulated host.
+"""A Slurm cluster on this machine: one slurmctld, and a slurmd in the namespaces of each simulated host.
 
-A host has its own network, host name and processes; killing its first process ends all of it, as a power cut would.
+A host has its own network, host name and processes. If its first process is killed, all end, as in a power cut.
 Folders are shared, as on a cluster with a shared file system.
 """
 
@@ -76,7 +76,7 @@ while :; do wait; sleep 1; done
 
 
 def missing() -> str:
-    """Why there can be no cluster here; "" if there can."""
+    """Return why there can be no cluster on this machine; "" if there can."""
     if os.getuid():
         return "simulating Slurm nodes needs root"
     absent = [program for program in NEEDED if not shutil.which(program)]
@@ -85,7 +85,7 @@ def missing() -> str:
 
 @dataclass
 class Cluster:
-    """A running cluster; `environ` makes Slurm's commands talk to it."""
+    """A running cluster. Slurm's commands reach it with the variables in `environ`."""
 
     folder: Path
     hosts: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
@@ -96,17 +96,17 @@ class Cluster:
         return {"SLURM_CONF": str(self.folder / "slurm.conf")}
 
     def slurm(self, *command: str) -> str:
-        """What a command of Slurm prints."""
+        """Run one of Slurm's commands and return its output."""
         done = subprocess.run(command, env=os.environ | self.environ, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{command}: {done.stderr}"
         return done.stdout
 
     def jobs(self) -> list[str]:
-        """Jobs that run, wait or complete."""
+        """Return the jobs that wait, run or complete, a line each."""
         return self.slurm("squeue", "-h", "-o", "%A %T").splitlines()
 
     def start_host(self, name: str) -> None:
-        """Bring a host to life."""
+        """Start a host with its network and its slurmd."""
         address = f"{NETWORK}.{ADDRESSES[name]}"
         script = BECOME_HOST.format(name=name, address=address, folder=self.folder, slurmd=shutil.which("slurmd"))
         with (self.folder / f"{name}.console").open("ab") as console:
@@ -117,7 +117,7 @@ class Cluster:
             )  # fmt: skip
         self.hosts[name] = host
         wait_until(lambda: os.readlink(f"/proc/{host.pid}/ns/net") != os.readlink("/proc/self/ns/net"), "a network")
-        # The same MAC address after it was brought back: the other hosts remember it for a while.
+        # A restarted host has the same MAC address, because other hosts remember it for a while.
         mac = f"02:00:00:00:00:{int(ADDRESSES[name]):02x}"
         _ip(f"link add to-{name} mtu 9001 type veth peer name eth0 address {mac} mtu 9001 netns {host.pid}")
         _ip(f"link set to-{name} master {BRIDGE} up")
@@ -126,14 +126,14 @@ class Cluster:
         host.stdin.close()
 
     def bring_back(self, name: str) -> None:
-        """A host that was killed, or whose slurmd was, as it was before."""
+        """Restart a host, after it or its slurmd was killed, and wait until all nodes are idle."""
         if name in self.hosts:
             self.kill_host(name)
         self.start_host(name)
         wait_until(lambda: _idle(self) == len(ADDRESSES), "idle nodes")
 
     def kill_host(self, name: str) -> None:
-        """Cut a host's power."""
+        """Kill all processes of a host at once, as a power cut would."""
         host = self.hosts.pop(name)
         os.killpg(host.pid, signal.SIGKILL)
         host.wait()
@@ -141,7 +141,7 @@ class Cluster:
             _ip(f"link del to-{name}")
 
     def processes(self, name: str) -> dict[int, str]:
-        """Command lines of a host's processes, by their number here."""
+        """Return the command lines of a host's processes, by process ID outside the host."""
         found = {}
         own = os.readlink(f"/proc/{self.hosts[name].pid}/ns/net")
         for entry in filter(str.isdigit, os.listdir("/proc")):
@@ -151,7 +151,7 @@ class Cluster:
         return found
 
     def job_processes(self) -> list[str]:
-        """What jobs have running, or have left, on any host."""
+        """Return the processes of jobs on all hosts, running or left behind."""
         own = ("unshare ", "/bin/sh -c \nread", "sleep 1", shutil.which("slurmd") or "")
         return [
             f"{name}: {command}"
@@ -162,7 +162,7 @@ class Cluster:
 
 
 def wait_until(condition, what: str, timeout_s: float = START_TIMEOUT_S) -> None:
-    """Wait for a condition; an assertion names what was awaited."""
+    """Wait until `condition` is true; after `timeout_s`, fail with `what` in the message."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"no {what} within {timeout_s:g} s"
@@ -171,7 +171,7 @@ def wait_until(condition, what: str, timeout_s: float = START_TIMEOUT_S) -> None
 
 @contextlib.contextmanager
 def running_cluster(folder: Path) -> Iterator[Cluster]:
-    """A cluster from its start to its end, when nothing of it is left."""
+    """Yield a running cluster; end it at the context's end, with nothing left."""
     for part in ("state", "munge"):
         (folder / part).mkdir()
     os.chmod(folder / "munge", 0o700)
@@ -187,7 +187,7 @@ def running_cluster(folder: Path) -> Iterator[Cluster]:
     (folder / "hosts").write_text("127.0.0.1\tlocalhost\n" + f"{CONTROLLER}\tcontroller\n" + "".join(lines))
     cluster = Cluster(folder)
     with contextlib.suppress(subprocess.CalledProcessError):
-        _ip(f"link del {BRIDGE}")  # of tests that were killed
+        _ip(f"link del {BRIDGE}")  # left by tests that were killed
     try:
         _ip(f"link add {BRIDGE} type bridge")
         _ip(f"addr add {CONTROLLER}/24 dev {BRIDGE}")
@@ -196,7 +196,7 @@ def running_cluster(folder: Path) -> Iterator[Cluster]:
         _serve(cluster, "munged", "-F", "--force", f"--key-file={munge}/key", f"--socket={folder}/munge.socket",
                f"--pid-file={munge}/pid", f"--log-file={munge}/log", f"--seed-file={munge}/seed")  # fmt: skip
         wait_until((folder / "munge.socket").exists, "munge")
-        # The controller's own host name is not this machine's.
+        # The controller's host name is not that of this machine.
         _serve(cluster, "unshare", "--uts", "sh", "-c",
                f"hostname controller; exec slurmctld -D -f {folder}/slurm.conf")  # fmt: skip
         for name in ADDRESSES:

@@ -1,4 +1,4 @@
-"""A Slurm cluster for all tests of this folder, where there can be one."""
+"""Fixtures: a Slurm cluster for all tests of this folder, and a function that submits jobs to it."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def cluster(tmp_path_factory):
 
 @pytest.fixture
 def submit(cluster, tmp_path, monkeypatch):
-    """Submits the toy job with further flags; a job that still runs in the end is cancelled."""
+    """Function that submits the toy job with further flags. After the test, a job that still runs is cancelled."""
     for name, value in cluster.environ.items():
         monkeypatch.setenv(name, value)
     jobs = []

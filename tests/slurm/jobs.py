@@ -1,4 +1,4 @@
-"""Jobs on the simulated cluster: whole ones by the command, and small ones that are there to be broken."""
+"""Jobs on the simulated cluster: whole jobs through the command, and toy jobs for tests that break them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FOR_EVER = "--hyperparameter=steps=100000"
 
 
 def command(cluster: Cluster, *flags: str, python: str | Path = sys.executable) -> subprocess.Popen[str]:
-    """`headrace submit --to slurm`, running."""
+    """Start `headrace submit --to slurm`, and return its process."""
     return subprocess.Popen(
         [str(python), "-m", "headrace", "submit", "--to", "slurm", *flags],
         env=os.environ | cluster.environ | {"PYTHONPATH": str(ROOT / "code")},
@@ -32,7 +32,7 @@ def command(cluster: Cluster, *flags: str, python: str | Path = sys.executable) 
 
 
 class Job:
-    """A toy job: the script that `--dry_run` prints, submitted by hand, with a launcher that has the toys' service."""
+    """A toy job: sbatch gets the script that `--dry_run` prints, and the launcher has the toy data service."""
 
     def __init__(self, cluster: Cluster, tmp_path: Path, name: str, *flags: str) -> None:
         self.cluster, self.folder = cluster, tmp_path / name
@@ -72,7 +72,7 @@ class Job:
         wait_until(lambda: len(self.events("step")) >= so_far + more, f"{more} more steps of {self.text()[-3000:]}")
 
     def wait_for_end(self) -> str:
-        """The state in which the job has left the queue; nothing of it runs on any node then."""
+        """Wait until the job has left the queue and all nodes, and return its last state."""
         wait_until(lambda: not any(line.startswith(f"{self.id} ") for line in self.cluster.jobs()), "end")
         wait_until(lambda: job_state(self.id) != "COMPLETING", "end on all nodes")
         return job_state(self.id)

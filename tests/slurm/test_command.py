@@ -1,4 +1,4 @@
-"""`headrace submit --to slurm` as users call it: both frameworks, exit status, Ctrl-C."""
+"""`headrace submit --to slurm` works as users call it, with both frameworks, its exit status and Ctrl-C."""
 
 import fcntl
 import json
@@ -22,7 +22,7 @@ TORCH_PYTHON = ROOT / ".venv-torch" / "bin" / "python"
 
 
 def run(cluster, tmp_path, *flags, **popen):
-    """Run the command to its end: exit status, output, summary if there is one."""
+    """Run the command to its end; return its exit status, its output, and the summary or None."""
     process = command(cluster, f"--output_dir={tmp_path}", "--job_name=job", *PLACES, *flags, **popen)
     output, _ = process.communicate(timeout=JOB_TIMEOUT_S)
     path = tmp_path / "job" / "summary.json"
@@ -66,7 +66,7 @@ def test_pytorch_trains_on_two_nodes_with_a_channel_and_batches_from_data_nodes(
 
 
 def homogeneous(tmp_path, text):
-    """Flags of a job of one node whose script needs nothing but MPI."""
+    """Write a training script, and return the flags of its job on one node without data hosts."""
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "train_dnn.py").write_text(text)
     return [f"--source_dir={tmp_path / 'source'}", "--no-is_hetero", f"--output_dir={tmp_path}", "--job_name=job"]
@@ -86,7 +86,7 @@ def test_ctrl_c_asks_and_then_cancels(cluster, tmp_path):
     terminal, end = pty.openpty()
 
     def on_a_terminal():
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a test run in the background has it ignored
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # tests in the background ignore this signal
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
     process = subprocess.Popen(

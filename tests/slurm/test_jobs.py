@@ -1,4 +1,4 @@
-"""What a job on real Slurm promises: roles, results, one outcome, nothing left."""
+"""A job on real Slurm has the right roles, its results and one outcome, and leaves no process."""
 
 import json
 import os
@@ -20,7 +20,7 @@ RANK, LAUNCHER, SLURMD = r"\S*python\S* -m headrace\.rank ", r"\S*python\S* \S*l
 
 
 def kill(cluster, host, pattern):
-    """Kill the first process on a host whose command line begins like this."""
+    """Kill the first process on a host whose command line begins with `pattern`."""
     pids = [pid for pid, command in cluster.processes(host).items() if re.match(pattern, command)]
     assert pids, (pattern, cluster.processes(host))
     os.kill(min(pids), signal.SIGKILL)
@@ -115,7 +115,7 @@ def test_a_killed_task_on_a_data_host_is_gone_on_without(submit, cluster):
 
 @pytest.fixture
 def brought_back(cluster):
-    """Hosts that a test breaks, named by it; as they were afterwards."""
+    """A list to which a test adds the hosts that it breaks; they are restarted after the test."""
     names = []
     yield names
     for name in names:
@@ -139,7 +139,7 @@ def test_a_lost_node_that_trains_ends_the_job(submit, cluster, brought_back):
     cluster.kill_host("gpu2")
     state = job.wait_for_end()
     assert job.summary["outcome"] == "failed", (state, job.text())
-    assert "gpu2" in json.dumps(job.summary["root_cause"])  # the host, or mpirun's words on the daemon that it lost
+    assert "gpu2" in json.dumps(job.summary["root_cause"])  # the host, or mpirun's message about its lost daemon
     assert not cluster.job_processes()
 
 
@@ -148,7 +148,7 @@ def test_after_a_killed_slurmd_the_job_saves_and_ends_on_that_node_too(submit, c
     job = submit(FOR_EVER, *TWO_AND_ONE, "--no-requeue")
     job.wait_for_steps()
     kill(cluster, "cpu2", SLURMD)
-    state = job.wait_for_end()  # Slurm gives the node up, and with it the job
+    state = job.wait_for_end()  # Slurm gives up the node, and the job with it
     assert job.summary["root_cause"]["message"] == "was stopped by SIGTERM", (state, job.text())
     assert (job.folder / "checkpoints" / "step").exists()
     wait_until(lambda: not cluster.job_processes(), f"end of {cluster.job_processes()}")

@@ -1,4 +1,4 @@
-"""A training script that leaves the arguments of each rank in the output folder."""
+"""Write each rank's arguments to the output folder, and check its environment."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""One table of cases, played under SageMaker's toolkit, both ways of starting MPI, and on the simulated cluster."""
+"""A table of cases. Each runs under SageMaker's toolkit, with both ways to start MPI, and on the simulated cluster."""
 
 import json
 import re
@@ -26,18 +26,18 @@ LATE_S = 60.0
 
 @dataclass(frozen=True)
 class Case:
-    """A job, what is killed once it makes steps (on which host), and the root cause that everybody is to name."""
+    """A job, the rank or host that is killed once it makes steps, and the root cause that all hosts must report."""
 
     flags: tuple[str, ...]
     dies: tuple[str, str] | None = None
-    """A host, and `rank` or `host`."""
+    """Name of a host, and what is killed: a `rank` on it, or the whole `host`."""
     cause: tuple[str, str] | None = None
-    """Host and role."""
+    """Host and role of the root cause."""
     late: str = ""
-    """A host that starts `LATE_S` after the others. (The simulated cluster starts all at once.)"""
+    """Name of a host that starts `LATE_S` seconds after the others. (The simulated cluster starts all at once.)"""
     script: str = "steady.py"
     toys: bool = True
-    """Whether the trainer and the data service are those of tests/faults/toys, which start in a moment."""
+    """Whether the job uses the trainer and data service of tests/faults/toys, which start in a moment."""
 
     @property
     def ways(self) -> tuple[str, ...]:
@@ -57,7 +57,7 @@ GIVEN = {
     "flag": "--processes_per_host",
     "k": "v",
 }
-"""Hyperparameters that something on the way might take for something else."""
+"""Hyperparameters that a program on the way to the script might misread."""
 
 CASES = {
     # The toys' trainer would not wait for the data host.
@@ -89,26 +89,26 @@ CASES = {
 
 @dataclass(frozen=True)
 class Played:
-    """How a case went: what can be compared between the ways."""
+    """The result of a case, as far as it can be compared between the ways to run it."""
 
     exit_codes: dict[str, int]
-    """Of the hosts that ended by themselves."""
+    """Exit codes of the hosts that ended by themselves."""
     causes: dict[str, dict]
-    """What each host took for the root cause."""
+    """Root cause that each host reported."""
     summary: dict | None
     folder: Path
-    """What hosts have as /opt/ml, by host name."""
+    """Folder that holds each host's /opt/ml, under the host's name."""
     logs: str
 
 
 def play(case: Case, way: str, source: Path, folder: Path) -> Played:
-    """Run a case to its end."""
+    """Run a case to its end in one of `WAYS`, and return its result."""
     flags = (f"--source_dir={source}", f"--training_script={case.script}", *(() if case.dies else ("--epochs=2",)))
     if way == SIMULATED:
         return _play_simulated(case, flags, folder)
     request = submit(f"toolkit-{secrets.token_hex(4)}", *flags, *case.flags, f"--distribution={way}")
     request["Environment"][SECRET_VARIABLE] = secrets.token_hex(32)
-    # The toolkit itself cannot start MPI on hosts whose lists differ.
+    # The toolkit cannot start MPI on hosts whose lists of hosts differ in order.
     with ToolkitJob(request, source, folder, shuffle_hosts=way == LAUNCHER, has_tensorflow=not case.toys) as job:
         job.start(*(host for host in job.hosts if host != case.late))
         if case.late:
@@ -125,10 +125,10 @@ def play(case: Case, way: str, source: Path, folder: Path) -> Played:
 
 
 def _strike(job: ToolkitJob, host: str, what: str, way: str) -> list[str]:
-    """Hosts that are not waited for: the killed one; and, where the toolkit started MPI, dnn hosts that only joined.
+    """Kill the rank or host, and return the hosts that must not be waited for.
 
-    After a failed mpirun they wait for minutes for a file that never comes, and then say that all went well
-    (sagemaker-training 5.1, `WorkerRunner.run`).
+    These are the killed host and, if the toolkit started MPI, dnn hosts that only joined. After a failed mpirun these
+    wait minutes for a file that never comes, and then report success (sagemaker-training 5.1, `WorkerRunner.run`).
     """
     if what == "host":
         job.kill(host)

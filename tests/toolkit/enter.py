@@ -1,12 +1,12 @@
-"""Become one of SageMaker's hosts, then run a command as its container does; root alone can.
+"""Become one of SageMaker's hosts, then run a command as its container does; needs root.
 
     unshare --net --mount --uts --ipc --pid --fork --kill-child --mount-proc \\
         python enter.py NETWORK_FD NAME ADDRESS FOLDER HOSTS_FILE SSH_DIR KEPT -- COMMAND…
 
-A host has a network, a name, processes and mounts of its own: its folder on /opt/ml, its own /tmp, /run and
-/etc/environment (the toolkit writes to all three), /dev/shm (MPI's shared memory is named by host and process number,
-which other jobs have too), and what AWS's image has for sshd. KEPT are folders, separated by colons, that stay visible
-where they are.
+A host has its own network, name, processes and mounts. FOLDER is its /opt/ml. The toolkit writes to /tmp, /run and
+/etc/environment, so each host has its own. It has its own /dev/shm too, because MPI names shared memory by host and
+process number, and other jobs have the same ones. Its files for sshd are like those of AWS's image. KEPT names folders,
+separated by colons, that stay visible at their paths.
 """
 
 import os
@@ -35,7 +35,7 @@ Host *
   LogLevel ERROR
 """
 PAM = "auth required pam_permit.so\naccount required pam_permit.so\nsession required pam_env.so\n"
-"""Sessions get what /etc/environment says, which is how the toolkit's variables reach MPI daemons."""
+"""Sessions get the variables in /etc/environment. In this way the toolkit's variables reach MPI daemons."""
 
 
 def main() -> None:
@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def private_tmp(kept: list[Path]) -> None:
-    """A /tmp of this host's own, in which the kept folders still are where they were."""
+    """Mount a /tmp for this host alone, in which the kept folders stay at their paths."""
     inside = {path: os.open(path, os.O_RDONLY) for path in kept if path.is_relative_to("/tmp")}
     syscalls.mount("tmpfs", "/tmp", "tmpfs", 0)
     for path, descriptor in inside.items():

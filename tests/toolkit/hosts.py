@@ -1,4 +1,4 @@
-"""SageMaker's part: hosts made from a CreateTrainingJob request, in which its toolkit's `train` starts the source."""
+"""Simulated SageMaker hosts, made from a CreateTrainingJob request; the toolkit's `train` starts the source on them."""
 
 import json
 import os
@@ -21,19 +21,19 @@ from tests.support import ROOT, wait_for
 
 SSHD = "/usr/sbin/sshd"
 END_S = 600
-"""How long the last host may take to end: the toolkit itself sleeps for a minute."""
+"""Seconds that hosts may take to end; the toolkit itself sleeps for a minute."""
 IMAGE_ENVIRONMENT = {
     "LANG": "C.UTF-8",
     "PYTHONUNBUFFERED": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
     "OMPI_MCA_hwloc_base_binding_policy": "none",
-    # Not the image's: the hosts of several jobs share this machine's processors.
+    # Not set in AWS's image: here hosts of several jobs share the processors.
     "OMPI_MCA_mpi_yield_when_idle": "1",
 }
 
 
 def why_not() -> str:
-    """What is missing on this machine; empty when nothing is."""
+    """Return what this machine lacks to run these hosts; empty if it lacks nothing."""
     if os.geteuid():
         return "hosts with sshd and processes of their own need root"
     if not os.access(SSHD, os.X_OK):
@@ -43,7 +43,7 @@ def why_not() -> str:
 
 
 def submit(job_name: str, *flags: str) -> dict:
-    """The request that start_job.py would send; under network isolation it says where hosts find the source."""
+    """Return the request that start_job.py would send with network isolation; it says where hosts find the source."""
     account = ["--role=arn:aws:iam::123456789012:role/headrace", "--region=us-east-1", "--enable_network_isolation"]
     command = [sys.executable, str(ROOT / "start_job.py"), "--dry_run", f"--job_name={job_name}", *account, *flags]
     printed = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -52,14 +52,16 @@ def submit(job_name: str, *flags: str) -> dict:
 
 
 class ToolkitJob:
-    """A job on hosts as SageMaker makes them. Use as a context manager; leaving it ends all hosts."""
+    """A job on hosts like SageMaker's, and a context manager that ends all hosts when it is left."""
 
     def __init__(
         self, request: dict, source: Path, folder: Path, shuffle_hosts: bool = False, has_tensorflow: bool = True
     ):
-        """`shuffle_hosts`: every host's resourceconfig.json has hosts and groups in an order of its own.
+        """Make the folders and the network of the hosts.
 
-        `has_tensorflow=False`: the image seems to have none, which the toolkit takes five seconds to import.
+        Args:
+            shuffle_hosts: list hosts and groups in another order in each host's resourceconfig.json.
+            has_tensorflow: False hides TensorFlow, which the toolkit takes five seconds to import.
         """
         self.name, self.folder, self._request = request["TrainingJobName"], folder, request
         self._shuffle_hosts, self._has_tensorflow = shuffle_hosts, has_tensorflow
@@ -84,17 +86,17 @@ class ToolkitJob:
 
     def __exit__(self, *_):
         for process in self._running.values():
-            process.kill()  # and so its first process, and so all of the host's
+            process.kill()  # this ends the host's first process, and so all of them
             process.wait()
         self._network.__exit__()
 
     def start(self, *hosts: str) -> None:
-        """Start these hosts, or all."""
+        """Start these hosts, or all if none are given."""
         for host in hosts or self.hosts:
             self._start(host)
 
     def wait(self, without: Collection[str] = ()) -> dict[str, int]:
-        """The exit codes of all hosts, or of all but some."""
+        """Wait for all hosts, except those in `without`, and return their exit codes."""
         deadline = time.monotonic() + END_S
         awaited = {host: process for host, process in self._running.items() if host not in without}
         for host, process in awaited.items():
@@ -108,25 +110,25 @@ class ToolkitJob:
         return self._log_path(host).read_text(errors="replace")
 
     def events(self, name: str):
-        """All events of that name, by whichever host's log."""
+        """Return all events with this name, from the logs of all hosts."""
         lines = [line for host in self._running for line in self.log(host).splitlines()]
         return [event for event in map(parse_event, lines) if event and event.name == name]
 
     def base_dir(self, host: str) -> Path:
-        """What the host has as /opt/ml."""
+        """Return the folder that is /opt/ml on the host."""
         return self.folder / host
 
     def kill(self, host: str) -> None:
-        """End a host with all that runs on it, at once."""
+        """Kill all processes of a host at once."""
         self._running[host].kill()
 
     def process(self, host: str, words: re.Pattern[str]) -> psutil.Process:
-        """The one process of a host with such a command line."""
+        """Return the only process on a host whose command line matches `words`."""
         (found,) = [each for each in self.processes(host) if words.search(" ".join(each.cmdline()))]
         return found
 
     def processes(self, host: str) -> list[psutil.Process]:
-        """All living processes of a host."""
+        """Return all living processes of a host."""
         return psutil.Process(self._running[host].pid).children(recursive=True)
 
     def wait_for_steps(self) -> None:
@@ -151,7 +153,7 @@ class ToolkitJob:
         setup = [str(network), host, self._network.addresses[host], str(self.base_dir(host))]
         setup += [str(self._network.hosts_file), str(self.folder), ":".join(sorted(kept))]
         isolated = ["--net", "--mount", "--uts", "--ipc", "--pid", "--fork", "--kill-child", "--mount-proc"]
-        # As in AWS's image, a shell is the container's first process, and reaps what others leave.
+        # As in AWS's image, the container's first process is a shell, which reaps orphaned processes.
         shell = ["bash", "-c", "train; exit $?"]
         command = [
             "unshare",
@@ -231,7 +233,7 @@ class ToolkitJob:
         return config
 
     def _make_bin(self) -> None:
-        """In AWS's image mpirun is a shell script around the real one."""
+        """Write a shell script that calls the real mpirun, as in AWS's image."""
         script = self.folder / "bin" / "mpirun"
         script.parent.mkdir()
         script.write_text(f'#!/bin/bash\n{sysconfig.get_path("scripts")}/mpirun --allow-run-as-root "$@"\n')

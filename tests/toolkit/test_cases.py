@@ -1,4 +1,4 @@
-"""SageMaker's own `train` command starts the packed source: does the job do what the simulated cluster shows?"""
+"""A job that SageMaker's own `train` command starts from the packed source behaves as on the simulated cluster."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -13,13 +13,13 @@ from tests.toolkit.cases import CASES, GIVEN, SIMULATED, WAYS, play
 from tests.toolkit.hosts import why_not
 
 AT_ONCE = 3
-"""The toolkit sleeps for half a minute at a job's end: other jobs run meanwhile. Ranks that wait take processors."""
+"""Most jobs that run at once. The toolkit sleeps half a minute at a job's end, but waiting ranks use processors."""
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
 
 
 @pytest.fixture(scope="module")
 def played(request, tmp_path_factory):
-    """The cases in the ways that the chosen tests want, as futures."""
+    """Futures of the results that the selected tests need, by case and way."""
     wanted = [item.callspec.params for item in request.session.items if "played" in getattr(item, "fixturenames", ())]
     ways = {(each["name"], way): None for each in wanted for way in (SIMULATED, each["way"])}
     ways = [(name, way) for name, way in ways if way in CASES[name].ways]
@@ -87,7 +87,7 @@ def _essence(causes):
 
 
 def _fields(record, deep=3):
-    """The names in a record, and in the records in it."""
+    """Return the names in a record, and in the records within it."""
     if not isinstance(record, dict) or not deep:
         return None
     return {key: _fields(value, deep - 1) for key, value in record.items() if key != "cpu_s"}

@@ -1,4 +1,4 @@
-"""The control channel's messages: authentic ones pass once, all others never."""
+"""The control channel accepts each authentic message once, and refuses all others."""
 
 import json
 

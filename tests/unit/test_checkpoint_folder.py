@@ -1,4 +1,4 @@
-"""Checkpoints of several trainings in one script: nothing happens to them without a word."""
+"""If several trainings of one script share a checkpoint folder, messages tell what happens to its checkpoints."""
 
 import shutil
 

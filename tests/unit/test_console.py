@@ -1,4 +1,4 @@
-"""What a job here prints, and keeps of what its hosts print."""
+"""A job on this machine prints its hosts' lines in short form, and keeps them whole in log files."""
 
 import io
 

@@ -1,4 +1,4 @@
-"""What another host's mpirun may have this host's MPI daemon do: what Open MPI asks for, for the leader, once."""
+"""A host starts an MPI daemon once, only for the leader's mpirun, and only with arguments that Open MPI needs."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 LEADER = {"10.77.0.2"}
 WORK_DIR = Path("/opt/ml/headrace")
 AGENT = f"/bin/sh {WORK_DIR}/mpi_agent"
-# What mpirun 4.1.8 said between two hosts.
+# Arguments that mpirun 4.1.8 sent from one host to another.
 SAID = """
 -mca orte_leave_session_attached 1 -mca ess env -mca ess_base_jobid 1727725568 -mca ess_base_vpid 1
 -mca ess_base_num_procs 2 -mca orte_node_regex algo-[1:2-3]@0(2) -mca orte_hnp_uri 1727725568.0;tcp://10.77.0.2:53335

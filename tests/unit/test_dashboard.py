@@ -1,4 +1,4 @@
-"""The CloudWatch dashboard of a job."""
+"""The CloudWatch dashboard of a job shows its hosts by group, and their utilisation in per cent."""
 
 from headrace.backends.sagemaker.dashboard import NAMESPACE, dashboard_body, hosts_by_group
 from headrace.backends.sagemaker.metrics import METRICS

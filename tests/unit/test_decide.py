@@ -1,4 +1,4 @@
-"""What ends a job, and what does not: histories of what happened, and the verdict at a moment."""
+"""The leader decides from the history of events whether a job has to end, and why."""
 
 import io
 from pathlib import Path
@@ -38,7 +38,7 @@ OFFER = {"worker": "headrace"}
 
 
 class Job:
-    """A leader's view of a job, without threads, sockets and clock."""
+    """The leader's state and decisions, without threads, sockets and a clock."""
 
     def __init__(self, tmp_path, **settings):
         self.out = io.StringIO()

@@ -1,4 +1,4 @@
-"""What documents say is there: links, files, flags, targets, messages, prices."""
+"""Documents name only links, files, flags, targets, messages and prices that exist."""
 
 import ast
 import contextlib
@@ -19,7 +19,7 @@ ALL = [command for path in DOCUMENTS for command in commands_of(path)]
 
 
 def anchors(text):
-    """As GitHub and the site make them of headings."""
+    """Return the anchors that GitHub and the site make from a document's headings."""
     headings = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
@@ -75,7 +75,7 @@ def test_documents_have_commands():
 
 
 def said_in_code():
-    """Every text in the code, with … for what is filled in."""
+    """Yield every text in the code, with … in place of values that are filled in."""
     for path in [*(ROOT / "code").rglob("*.py"), *(ROOT / "tools").glob("*.py")]:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
@@ -86,7 +86,7 @@ def said_in_code():
 
 def test_the_messages_that_troubleshooting_explains_are_ours():
     rows = re.findall(r"^\| (.*?) \|", (ROOT / "docs" / "troubleshooting.md").read_text(), re.MULTILINE)
-    others = ("argparse's", "absl's", "Keras's")  # a library's own words
+    others = ("argparse's", "absl's", "Keras's")  # messages of libraries
     messages = [
         text for row in rows if not any(each in row for each in others) for text in re.findall(r"`([^`]+)`", row)
     ]

@@ -1,4 +1,4 @@
-"""Epochs that end for all ranks at once, as messages between ranks and rank 0: no threads, no sockets."""
+"""Epochs end for all ranks at once. The tests pass messages between ranks and rank 0 without threads or sockets."""
 
 import random
 
@@ -8,7 +8,7 @@ from headrace.tensorflow.ranks.epoch_count import ALL_ENDED, ENDED, SOME_ENDED, 
 
 
 class Rank:
-    """Reads a stream as epoch_end.py does: hands batches out at once, or when all are known to have them."""
+    """A rank that reads a stream like epoch_end.py. It takes a batch at once, or once all ranks have one."""
 
     def __init__(self, number, batches, uneven):
         self.number, self.batches, self.uneven = number, batches, uneven
@@ -29,7 +29,7 @@ class Rank:
             self.tell(self.own)
 
     def read(self):
-        """One batch more, if it may be had now; whether anything was done."""
+        """Take one more batch, if the rank may; return whether the rank did anything."""
         limit, flags = self.heard.get(self.epoch, (0, 0))
         if self.over:
             return False
@@ -59,7 +59,7 @@ class Rank:
 
 
 def run(ranks, counter, chance, give_up_at=None):
-    """Let ranks act and messages travel in any order, each rank's in its own; until nothing moves."""
+    """Let ranks read and messages arrive at random until nothing changes. Each rank's messages stay in order."""
     to_ranks = {rank.number: [] for rank in ranks}
 
     def to_rank_0(rank):

@@ -1,4 +1,4 @@
-"""Log events survive the way through a log and back."""
+"""Log events are read back from a log as they were written."""
 
 import io
 
@@ -30,7 +30,7 @@ def test_other_lines_are_no_events():
 
 
 class Tee:
-    """A script's own, without flush()."""
+    """A script's own output stream, which cannot be flushed and fails to write."""
 
     def write(self, text):
         raise RuntimeError("of the script's")

@@ -1,4 +1,4 @@
-"""Horovod's build, as far as it needs no compiler: NCCL where images have it, and what is told when it fails."""
+"""Horovod's build finds NCCL where images have it, and reports the error if it fails. No test needs a compiler."""
 
 import importlib.util
 import sys
@@ -18,7 +18,7 @@ def build():
 
 @pytest.fixture
 def cuda(tmp_path, monkeypatch):
-    """CUDA's folder as AWS's image has it: NCCL copied from PyPI's wheel."""
+    """A CUDA folder like that of AWS's image, with NCCL copied from PyPI's wheel."""
     for name in ("include/nccl.h", "lib64/libnccl.so.2"):
         (tmp_path / "cuda" / name).parent.mkdir(parents=True)
         (tmp_path / "cuda" / name).touch()

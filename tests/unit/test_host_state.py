@@ -1,4 +1,4 @@
-"""What a host knows of itself and tells: whatever its data service does, and however much a rank has printed."""
+"""A host reports its state to the leader, even if its data service fails or a rank has printed very much."""
 
 import random
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ from headrace.outcome import RootCause
 
 
 class Broken:
-    """A data service of which one method fails."""
+    """A data service with one method that fails."""
 
     mode, kinds, waited_for = "service", (), "nothing"
 
@@ -47,7 +47,7 @@ def test_a_data_service_that_fails_is_this_hosts_failure_and_costs_no_outcome(me
 
 
 def sealed(reply):
-    """The reply as it travels."""
+    """Return the reply as the control channel sends it."""
     server, client = ServerAuth("secret", "algo-1"), ClientAuth("secret", "algo-1")
     client.greeted(server.hello(client.hello()))
     _, seal = server.open("renew", client.seal("renew", {})[0])
@@ -55,7 +55,7 @@ def sealed(reply):
 
 
 def receipts(ranks, workers):
-    """What the ranks of a host have received, each from all workers."""
+    """Return the figures of what each rank of a host has received from each worker."""
     draw = random.Random(1).randrange
 
     def until(at):

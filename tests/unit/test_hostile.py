@@ -1,4 +1,4 @@
-"""Whatever comes over the network or lies in a file: an answer or a clear refusal, and nothing else."""
+"""Data from the network or from files are answered or clearly refused, and cause no other error."""
 
 import contextlib
 import io
@@ -33,7 +33,7 @@ records = st.dictionaries(st.sampled_from(fields), values | surrogates).map(lamb
 
 
 def message(record):
-    return json.dumps(record).encode()  # half a surrogate pair is text to JSON
+    return json.dumps(record).encode()  # JSON accepts half a surrogate pair as text
 
 
 @given(st.binary(max_size=200) | records.map(message) | values.map(message))

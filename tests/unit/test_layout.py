@@ -1,4 +1,4 @@
-"""The architecture's rules, checked on the source: which way imports point, and what must not exist."""
+"""The source keeps the architecture's rules, such as the direction of imports and the size of modules."""
 
 import ast
 import functools
@@ -23,7 +23,7 @@ LAYERS = (
     {"host", "backends", "report"},
     {"cli", "__main__"},
 )
-"""A package imports itself and those above it in this list."""
+"""Layers of packages. A package may import itself and the packages in earlier layers."""
 FRAMEWORKS = {
     "tensorflow": {"tensorflow", "lint"}, "keras": {"tensorflow", "lint"}, "horovod": {"tensorflow"},
     "torch": {"torch"},
@@ -32,11 +32,11 @@ A_FRAMEWORK = re.compile("tensorflow|keras|horovod|torch", re.IGNORECASE)
 NAME_FRAMEWORKS = {"frameworks", "tensorflow", "torch", "lint"}
 THEIR_OWN_PLACES = {
     "host/services/__init__.py", "host/services/tf_data.py", "host/services/torch_feed.py",  # their data services
-    "__main__.py", "cli/setup.py", "cli/flags.py", "job/limited_by.py",  # what people read: commands, help, advice
+    "__main__.py", "cli/setup.py", "cli/flags.py", "job/limited_by.py",  # texts for users: commands, help, advice
 }  # fmt: skip
 MOST_LINES = 400
 ONE_SUBJECT = {"torch/dataloader.py": 500}
-"""Modules that are longer, since they are one subject that a reader wants in one place."""
+"""Most lines of modules that may be longer, because a reader wants their one subject in one place."""
 
 
 def modules():
@@ -97,7 +97,7 @@ def test_frameworks_are_imported_in_their_own_package_only(path):
 
 
 def named_in_code(path):
-    """Names and texts of a module, without docstrings and comments."""
+    """Yield the names and texts of a module, without docstrings and comments."""
     tree = parsed(path)
     told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
@@ -119,7 +119,7 @@ def test_only_the_frameworks_objects_and_packages_name_a_framework(path):
 def test_no_module_imports_itself_by_way_of_others():
     graph = {module_name(path): set(imported(path)) for path in modules()}
     graph = {name: {each for each in names if each in graph and each != name} for name, names in graph.items()}
-    for names in graph.values():  # `from package import module` is of the module
+    for names in graph.values():  # `from package import module` imports only the module
         names -= {each.rpartition(".")[0] for each in names}
     done = set()
 

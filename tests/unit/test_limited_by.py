@@ -1,4 +1,4 @@
-"""What limits a run's steps: the report, the plan and the summary say the same of it."""
+"""The report, the plan and the summary agree on what limits a run's steps."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ DATA_HOST = {"group": "data_group", "instance_type": "ml.c5.18xlarge", "cpus": 7
 
 
 def run(step_ms, ideal_ms, busy=None, parts=None, data_hosts=0, samples=60, gpus=8, ranks=8):
-    """A run's summary: milliseconds of a step and of its ideal, and how busy the GPUs were."""
+    """Return the summary of a run with these step times in ms and this utilisation of its GPUs (`busy`, 0 to 1)."""
     host = {"group": "dnn_group", "instance_type": "ml.p4d.24xlarge", "cpus": 96, "cpu_s": {}}
     gpu = {"count": gpus, "utilization": busy, "samples": samples}
     waiting, copying = parts or (step_ms - ideal_ms, None)
@@ -34,7 +34,7 @@ def run(step_ms, ideal_ms, busy=None, parts=None, data_hosts=0, samples=60, gpus
     )  # fmt: skip
 
 
-# The first four are what was measured on one H200: docs/limits.md.
+# The first four were measured on one H200 (docs/limits.md).
 CASES = {
     "TensorFlow alone": (run(445, 187, 0.33), WAITING),
     "TensorFlow with data hosts": (run(197, 181, 0.64, data_hosts=2), PROCESS),

@@ -1,4 +1,4 @@
-"""Who makes batches, with `--local_workers off`."""
+"""With `--local_workers off`, only data hosts make batches."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a run's summary says of its workload, as the plan takes it."""
+"""The plan computes the costs of a run's workload from its summary."""
 
 import pytest
 from headrace.errors import InputError
@@ -10,7 +10,7 @@ from tests.unit.test_plan import TABLE, plan, summary
 
 
 def test_a_simulated_hosts_cpus_stand_for_all_of_the_types(tmp_path, capsys):
-    """One CPU that needs half of a step for the batches stands for the type's 96 that need as much."""
+    """One simulated CPU, busy for a part of each step, stands for the 96 CPUs of the type, each as busy."""
     host = {"group": "dnn_group", "instance_type": "ml.x.y", "cpus": 1, "cpu_s": {}}
     run = summary(simulated=True, hosts={"algo-1": host}, rank_cpu_s_per_step=0.192 * UTILIZATION / 8)
     found = measured(run, TABLE, TABLE.types["ml.p4d.24xlarge"])
@@ -45,7 +45,7 @@ def service_run(**changes):
 
 
 def test_what_workers_made_beyond_the_steps_costs_no_step():
-    """Evaluations, and what a run that failed had ready: 16,000 batches of a rank are 2,000 steps."""
+    """Workers make batches for evaluations and for steps that a failed run never reached: 16,000 are 2,000 steps."""
     run = measured(service_run(), TABLE)
     assert run.work.sample_bytes == pytest.approx(3072)
     assert run.work.make_cpu_s == pytest.approx(0.5e-3, rel=0.01)
@@ -59,7 +59,7 @@ def test_of_a_run_with_data_hosts_of_known_types_the_own_step_is_predicted_too(t
 
 
 def test_a_run_with_workers_whose_own_cpu_time_is_unknown_keeps_it_on_the_trainer():
-    """A loop of one's own: what its ranks use is the model's, but for receiving."""
+    """In a script's own training loop, the ranks' CPU time counts as the model's, except for receiving."""
     hosts = {
         "algo-1": {"group": "data_group", "instance_type": "ml.c5.18xlarge", "cpus": 72, "cpu_s": {"worker": 2048.0}},
         "algo-2": {"group": "dnn_group", "instance_type": "ml.c5.18xlarge", "cpus": 72, "cpu_s": {}},

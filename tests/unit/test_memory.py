@@ -1,4 +1,4 @@
-"""Kills for want of memory: found in the kernel's counters, told with what was held and what helps."""
+"""Kills for lack of memory are found in the kernel's counters, and the message names the memory held and a remedy."""
 
 import pytest
 from headrace.host.usage.oom import KernelKills, explained, kernel_kills
@@ -46,8 +46,8 @@ EVENTS, OOM_CONTROL, MACHINE = (
     ("files", "risen", "said"),
     [
         ([EVENTS, MACHINE], [EVENTS, MACHINE], "here"),
-        ([EVENTS, MACHINE], [MACHINE], ""),  # of another container
-        ([OOM_CONTROL, MACHINE], [MACHINE], "machine"),  # maybe in a group below this one
+        ([EVENTS, MACHINE], [MACHINE], ""),  # in another container
+        ([OOM_CONTROL, MACHINE], [MACHINE], "machine"),  # perhaps in a cgroup below this one
         ([MACHINE], [MACHINE], "machine"),
         ([MACHINE], [], ""),
     ],

@@ -1,4 +1,4 @@
-"""What training is measured by, without a framework."""
+"""The meter computes the figures of training from its steps, without a framework."""
 
 import json
 import pickle
@@ -31,7 +31,7 @@ def a_process_of_its_own(monkeypatch):
 
 @pytest.fixture
 def report(tmp_path, monkeypatch):
-    """What a meter reports after these steps, each a tuple of `Meter.steps`'s arguments."""
+    """Function that returns a meter's report after these steps, each a tuple of `Meter.steps`'s arguments."""
     monkeypatch.setenv("HEADRACE_OUTPUT_DIR", str(tmp_path))
 
     def made(ideal, *steps):
@@ -79,7 +79,7 @@ def test_what_a_script_takes_between_steps_is_no_waiting_for_data(report):
 
 @pytest.mark.parametrize("step_s, share", [(0.002, 0.0), (0.012, 1 - 12 / 21)])
 def test_a_callback_that_is_slow_and_rare_is_no_waiting_for_data(report, step_s, share):
-    """A step of 1 ms; beside it callbacks take 1 ms, and 101 ms after each tenth."""
+    """A step takes 1 ms. Callbacks take another 1 ms after each step, and 101 ms after each tenth step."""
     told = report(
         IdealStep(1.0, 0.1, 0.001), *([(1, step_s, None, None, 0.001)] * 9 + [(1, 0.102, None, None, 0.101)]) * 10
     )
@@ -156,7 +156,7 @@ def test_an_epoch_that_another_run_began_is_as_long_as_a_whole_one(tmp_path, mon
     meter.resumes(80)
     for _ in range(20):
         meter.steps(1, 0.01)
-    meter.resumes(80)  # told once more, it is no other epoch
+    meter.resumes(80)  # a second call begins no other epoch
     meter.epoch(3, {})
     meter.end()
     told = json.loads((tmp_path / "trainer.json").read_text())
@@ -217,7 +217,7 @@ def test_the_end_of_a_training_leaves_the_last_words_of_another(tmp_path, monkey
 
 
 def many_steps(count):
-    """Steps of 10 to 1000 ms, in no order."""
+    """Return steps of 10 to 1000 ms in random order."""
     draw = random.Random(1)
     return [(1, 0.01 * 100 ** draw.random(), 0.002, None, 0.001) for _ in range(count)]
 

@@ -1,4 +1,4 @@
-"""mpirun's command line, and what is made of its output."""
+"""mpirun gets the right command line, and its output shows the root cause of a failure."""
 
 import os
 import sys

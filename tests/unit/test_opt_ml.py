@@ -1,4 +1,4 @@
-"""A simulated host finds what a SageMaker host finds."""
+"""A simulated host finds the files that a SageMaker host finds."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Ranges in pyproject.toml, exact versions in code/constraints.txt, and the files that the wheel has for hosts."""
+"""pyproject.toml has ranges of versions, code/constraints.txt exact ones, and the wheel the files that hosts need."""
 
 import pytest
 from headrace.job.bundled import CONSTRAINTS, REQUIREMENTS, SCRIPTS, TRAINING_SCRIPTS

@@ -1,4 +1,4 @@
-"""How far a job is, as people see it."""
+"""The status line shows how far a job is, from set-up to its end."""
 
 import io
 

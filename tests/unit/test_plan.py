@@ -1,4 +1,4 @@
-"""Predictions and advice, from formulas and summaries alone."""
+"""`headrace plan` predicts and advises from formulas and summaries alone."""
 
 import json
 
@@ -16,7 +16,7 @@ TABLE = read_instances()
 
 
 def summary(**changes):
-    """A homogeneous run on one host of 8 GPUs and 96 CPUs: a step of 192 ms whose arithmetic takes 86."""
+    """Return the summary of a homogeneous run: 8 GPUs, 96 CPUs, steps of 192 ms with 86 ms of arithmetic."""
     batch, make_s = 8 * 256, 0.192 * 96 * UTILIZATION / 8  # CPU seconds of a rank's batch
     host = {"group": "dnn_group", "instance_type": "ml.p4d.24xlarge", "cpus": 96, "cpu_utilization": 1.0, "cpu_s": {}}
     return EMPTY_REPORT | {

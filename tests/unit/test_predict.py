@@ -1,4 +1,4 @@
-"""Predicted step times, from formulas alone."""
+"""Step times are predicted from formulas alone."""
 
 import itertools
 

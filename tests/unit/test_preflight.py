@@ -1,4 +1,4 @@
-"""What a preflight tries, and what its table says; the ranks themselves are in tests/integration."""
+"""A preflight chooses the links to try, and prints a table. Tests with real ranks are in tests/integration."""
 
 import math
 

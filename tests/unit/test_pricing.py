@@ -1,4 +1,4 @@
-"""What a job costs, from the built-in table or the user's own prices."""
+"""A job's cost comes from the built-in table or the user's own prices."""
 
 import json
 

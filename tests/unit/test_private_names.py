@@ -1,4 +1,4 @@
-"""Private names of TensorFlow and Keras stand in one module, which follows new versions of theirs."""
+"""Private names of TensorFlow and Keras are used in one module, which is adapted to their new versions."""
 
 import re
 
@@ -11,7 +11,7 @@ PRIVATE = re.compile(
 )
 OWNERS = {
     "tensorflow/compat.py",
-    # A server starts in half a second, without TensorFlow's Python.
+    # Without TensorFlow's Python, a server starts in half a second.
     "tensorflow/service/pywrap_servers.py",
 }
 

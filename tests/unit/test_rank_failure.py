@@ -1,4 +1,4 @@
-"""The files that ranks leave when they raise: the first of a host's ranks is the root cause."""
+"""Each rank that raises leaves a file. The first rank to raise on a host is the root cause."""
 
 import argparse
 import errno
@@ -76,7 +76,7 @@ Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 8000"""
 
 
 class DistBackendError(RuntimeError):
-    """torch's, by name."""
+    """An exception with the name of one of torch's."""
 
 
 LOADER_WORKER = """Caught ValueError in DataLoader worker process 0.

@@ -1,4 +1,4 @@
-"""What the ranks of a host are given, and which processes are the ranks."""
+"""A host starts the right number of ranks in the right environment, and recognizes their processes."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from tests.unit.test_topology import hetero, homogeneous
 
 
 class Process:
-    """As psutil's."""
+    """A process with psutil's interface."""
 
     def __init__(self, pid, **environ):
         self.pid, self._environ = pid, environ

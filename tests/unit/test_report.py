@@ -1,4 +1,4 @@
-"""Runs are told and compared from their summaries alone."""
+"""Runs are reported and compared from their summaries alone."""
 
 import html
 import json
@@ -114,7 +114,7 @@ def test_runs_are_priced_by_the_table_and_simulated_ones_only_as_what_they_stand
     assert report([str(simulated), *price]) == 0
     assert "$/hour" not in capsys.readouterr().out
     assert report([str(real), *price, "--as", "ml.g5.xlarge"]) == 0
-    assert re.search(r"\$/hour +36.00", capsys.readouterr().out)  # it is what it is
+    assert re.search(r"\$/hour +36.00", capsys.readouterr().out)  # a real run keeps its own type
     assert report([str(simulated), *price, "--as", "data_group=ml.p4d.24xlarge"]) == 0
     assert "simulated has no price" in capsys.readouterr().out
     assert report([str(simulated), *price, "--as", "ml.p4d.24xlarge"]) == 0

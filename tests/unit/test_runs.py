@@ -1,4 +1,4 @@
-"""A run's summary is read back, or refused in one line."""
+"""A run's summary is read back, or refused with an error of one line."""
 
 import json
 import re

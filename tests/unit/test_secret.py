@@ -1,4 +1,4 @@
-"""The secret that hosts know each other by, and what is refused where it is none."""
+"""The hosts of a job share a secret. A job whose hosts cannot share one is refused."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""Hyperparameters and environment become settings, or one clear line."""
+"""Hyperparameters and environment become settings, or an error of one clear line."""
 
 import json
 from dataclasses import fields
@@ -95,7 +95,7 @@ def test_the_metrics_port_is_no_port_of_the_jobs_own(port):
     [(True, ["--epochs", "2", "-x", "1"]), (False, ["--epochs", "2", "-x", "1", "--model_dir", "m"])],
 )
 def test_a_script_gets_what_the_user_gave_and_neither_settings_nor_what_sagemaker_adds(tmp_path, known, reach):
-    """The toolkit's MPI adds --model_dir; who started the launcher without that file has given it."""
+    """The toolkit's MPI adds --model_dir. Without hyperparameters.json, the user gave this flag."""
     file = tmp_path / "hyperparameters.json"
     if known:
         file.write_text(json.dumps({"epochs": "2", "x": "1", "lease_s": "9", "_tuning_objective_metric": "loss"}))

@@ -1,4 +1,4 @@
-"""The files by which a rank shows that it lives."""
+"""A rank shows by files that it is alive, even after the disk has failed."""
 
 import sys
 
@@ -11,7 +11,7 @@ from tests.support import wait_for
 
 @pytest.fixture
 def steps(monkeypatch):
-    """A script that has made a step each time that somebody looks."""
+    """List of a script's steps, which grows by one each time the steps are counted."""
     made = []
     monkeypatch.setattr(liveness, "_counters", [lambda: len(made.append(1) or made)])
     monkeypatch.setattr(liveness, "LOOK_EVERY_S", 0.01)
@@ -20,7 +20,7 @@ def steps(monkeypatch):
 
 def test_a_disk_that_fails_for_a_moment_is_told_of_once_and_signs_of_life_go_on(tmp_path, monkeypatch, capfd, steps):
     monkeypatch.setattr(sys, "__stderr__", sys.stderr)
-    folder = tmp_path / "signals"  # where there is none, nothing can be written
+    folder = tmp_path / "signals"  # nothing can be written while it does not exist
     watch = liveness.Watch(folder, 3)
     wait_for(lambda: len(steps) > 5, "several looks")
     folder.mkdir()

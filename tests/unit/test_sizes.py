@@ -1,4 +1,4 @@
-"""The size of each part of headrace. A limit is lowered when the code shrinks; a decision record raises it."""
+"""Each part of headrace keeps its limit of lines. A limit falls when the code shrinks; a decision record raises it."""
 
 import pytest
 

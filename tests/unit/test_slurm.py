@@ -1,4 +1,4 @@
-"""A job on Slurm: who is who from Slurm's variables, what the launcher is given, and the batch script."""
+"""A job on Slurm reads its topology from Slurm's variables, and has the right launcher arguments and batch script."""
 
 import json
 import stat
@@ -38,7 +38,7 @@ def test_slurms_short_lists_of_hosts_are_read(text, names):
 
 
 def hetero(run, host="gpu1", **more):
-    """The environment of a step's task, as Slurm 22.05 gives it; that of the batch script's node leaks into others."""
+    """Return a task's environment as Slurm 22.05 gives it, with variables that leak from the batch script's node."""
     (run / "secret").touch(mode=0o600)
     (run / "secret").write_text("s3cret\n")
     return {
@@ -143,7 +143,7 @@ def spec(source, *groups, **more):
 
 
 def directives(script):
-    """Of each component, the words for sbatch."""
+    """Return the options for sbatch in each component of a script."""
     parts = script.split("#SBATCH hetjob\n")
     return [[line[8:] for line in part.splitlines() if line.startswith("#SBATCH ")] for part in parts]
 

@@ -1,4 +1,4 @@
-"""Batches come as a whole, however they trickle in."""
+"""A batch is received whole, in whatever pieces it comes."""
 
 import contextlib
 import socket
@@ -23,7 +23,7 @@ def pair():
 
 
 def sent(connection, whole, pieces):
-    """In a thread: pieces of these sizes, again and again; the next one once the kernel has passed on the last."""
+    """Send `whole` in a thread, in pieces of these sizes in turn, each once the kernel has taken the one before."""
 
     def send():
         at, number = 0, 0
@@ -61,7 +61,7 @@ def test_an_end_within_a_batch_is_an_error_and_no_wait(comes):
 
 @pytest.mark.parametrize("wakes", [True, False], ids=["a kernel that wakes", "one that never does"])
 def test_a_batch_that_stops_for_a_while_goes_on(monkeypatch, wakes):
-    """More than the longest sleep; where the mark is never reached, the sleep ends by itself."""
+    """The pause is longer than the longest sleep. If a sleep's mark is never reached, the sleep ends by itself."""
     monkeypatch.setattr(wire, "_LONGEST_SLEEP", wire.struct.pack("ll", 0, 50_000))
     whole, into = bytes(range(256)) * (SIZE // 256), bytearray(SIZE)
     if not wakes:

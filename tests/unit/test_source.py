@@ -1,4 +1,4 @@
-"""The source dir that hosts get: what is left out, what is refused, and an archive that can be compared."""
+"""Hosts get the source dir without ignored files; unsuitable files are refused, and equal dirs give equal archives."""
 
 import os
 import re
@@ -82,7 +82,7 @@ def test_other_source_dirs_get_headraces_files_and_both_requirements(tmp_path):
     assert "runs/large.py" not in places and "train_dnn.py" not in places
     pinned = set(re.findall(r"^[\w-]+", files[Path("headrace/constraints.txt")].decode(), re.MULTILINE))
     assert {"tensorflow", "grpcio", "mpi4py"} <= pinned
-    assert not pinned & {"pytest", "numpy", "matplotlib", "rich", "boto3", "mlflow-skinny"}  # the user's own affair
+    assert not pinned & {"pytest", "numpy", "matplotlib", "rich", "boto3", "mlflow-skinny"}  # left to the user
     said = files[Path("requirements.txt")].decode().splitlines()
     assert said[0] == "tqdm" and "-c headrace/constraints.txt" in said and "grpcio" in said
 

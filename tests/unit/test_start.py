@@ -1,4 +1,4 @@
-"""start_job.py's flags make the job that they say."""
+"""start_job.py's flags make the job that they describe."""
 
 import datetime
 import json

@@ -1,4 +1,4 @@
-"""What a step costs a processor, and how often the ideal one is measured."""
+"""The CPU time of a step leaves out waiting and evaluations, and short ideal steps are measured more often."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""What a stop request waits for, and for how long."""
+"""After a stop request, a job waits for a checkpoint if it can make one, but only for a limited time."""
 
 import io
 
@@ -30,7 +30,7 @@ def test_a_job_with_nothing_to_save_ends_at_once(stop, tmp_path):
 
 def test_a_checkpoint_is_asked_for_and_waited_for(stop, tmp_path):
     stop.take_event(Event(CHECKPOINTS_ON_REQUEST, {}))
-    stop.take_event(Event("checkpoint", {}))  # an earlier one does not count
+    stop.take_event(Event("checkpoint", {}))  # an earlier checkpoint does not count
     assert stop.due(ASKED, True, 0) is None
     assert (tmp_path / STOP_REQUEST).exists()
     assert stop.due(ASKED, True, 1) is None

@@ -1,4 +1,4 @@
-"""The supervisor's decisions, on a fake clock and fake processes."""
+"""The supervisor decides which processes to restart; the tests use a fake clock and fake processes."""
 
 import io
 
@@ -19,7 +19,7 @@ class FakeProcess:
 
 
 class Machine:
-    """Processes that end when told to, on a clock that moves when told to."""
+    """A supervisor whose processes end, and whose clock moves, only when a test says so."""
 
     def __init__(self, max_restarts=2):
         self.now = 0.0

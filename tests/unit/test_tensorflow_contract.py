@@ -1,4 +1,4 @@
-"""The contract of TensorFlow's half is one text: in the docstring that people see, and on the page."""
+"""The contract of headrace.tensorflow is the same text in the docstring and in the documentation."""
 
 import ast
 import re

@@ -1,4 +1,4 @@
-"""Who is who, from every form that SageMaker gives it in, and what is said when it does not add up."""
+"""Each host's role is read from every form that SageMaker uses, and contradictions are clear errors."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""When a trainer counts as hung, and what is said of it."""
+"""A trainer that makes no progress counts as hung, and the message names the cause."""
 
 import os
 import urllib.parse

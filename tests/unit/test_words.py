@@ -1,4 +1,4 @@
-"""Plain English: words of ours that readers had to read twice, and what the field says instead."""
+"""Documents and code are free of our own words that readers had to read twice; each has a plain alternative."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What workers deliver, counted where it is received."""
+"""Ranks count what each worker delivers, and the summary reports it."""
 
 import pytest
 from headrace.host.leader.workers import WorkersOverTime, workers

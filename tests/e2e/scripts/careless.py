@@ -1,4 +1,4 @@
-"""Starts a program and leaves it running; trains without averaging gradients. The job ends all the same."""
+"""Start a program and leave it running; train without averaging gradients. The job still ends."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""train_dnn.py as it is, then proof on every rank that all ranks hold the same weights."""
+"""Run train_dnn.py unchanged, then check on every rank that all ranks hold the same weights."""
 
 import headrace.tensorflow.horovod_keras as hvd
 import numpy as np

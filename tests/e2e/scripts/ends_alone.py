@@ -1,4 +1,4 @@
-"""Ends well on rank 1, while rank 0 waits for it in an allreduce."""
+"""End rank 1 without an error, while rank 0 waits for it in an allreduce."""
 
 import sys
 

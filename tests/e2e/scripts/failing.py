@@ -1,4 +1,4 @@
-"""Ends badly on rank 1, in the way asked for, while rank 0 waits for it. It needs nothing but MPI."""
+"""Make rank 1 fail in the way that `--how` names, while rank 0 waits for it. The script needs only MPI."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""Elements tagged by the worker that made them, and a model trained on them: what each rank of each host got."""
+"""Train on elements that name the worker that made them, and record what each rank received."""
 
 import collections
 import json
@@ -15,10 +15,10 @@ from headrace.tensorflow import data
 
 STEPS, MOST_EPOCHS = 50, 300
 PAUSE_S = 0.2
-"""After each epoch: here all hosts share the processors, and workers beside ranks get what these leave."""
+"""Seconds of pause after each epoch: hosts share the processors here, and workers get only what ranks leave idle."""
 HOSTS = len(json.loads(os.environ["SM_HOSTS"]))
 CONFIG = str(Path(os.environ["SAGEMAKER_BASE_DIR"]) / "input/config/resourceconfig.json")
-"""Where each host has a file of its own: in namespaces, and on SageMaker."""
+"""Path of a file that differs from host to host, in namespaces and on SageMaker."""
 
 hvd.init()
 
@@ -47,7 +47,7 @@ model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), loss, jit_com
 
 
 class Enough(keras.callbacks.Callback):
-    """Ends training once every rank has had elements of every worker."""
+    """A callback that ends training once every rank has received elements from every worker."""
 
     def on_epoch_end(self, epoch, logs=None):
         time.sleep(PAUSE_S)

@@ -1,4 +1,4 @@
-"""A copy of train_dnn.py with another model and dataset: tumour measurements in a table, a small dense network."""
+"""A variant of train_dnn.py that trains a small dense network on a table of tumour measurements."""
 
 import argparse
 
@@ -46,4 +46,4 @@ model.fit(
 weights = np.concatenate([np.ravel(variable.numpy()) for variable in model.weights])
 gathered = hvd.allgather(tf.constant(weights[None])).numpy()
 assert (gathered == gathered[0]).all()
-hvd.shutdown()  # as careful scripts end; MPI cannot begin again after that
+hvd.shutdown()  # careful scripts end like this; MPI cannot start again afterwards

@@ -1,4 +1,4 @@
-"""Counts which hosts made the elements that reach the ranks: each reads its maker's own resourceconfig.json."""
+"""Count each rank's elements by the host that made them, whose name is read from its resourceconfig.json."""
 
 import argparse
 import collections
@@ -34,7 +34,7 @@ for number, (_, names) in enumerate(elements.unbatch()):
     if number >= ELEMENTS and (from_all or time.monotonic() > deadline):
         break
     if number % 100 == 0:
-        time.sleep(0.05)  # here all hosts share the processors, and the worker beside the ranks gets what these leave
+        time.sleep(0.05)  # hosts share the processors here, and the worker beside the ranks gets what they leave
 output = Path(os.environ["SM_OUTPUT_DATA_DIR"])
 (output / f"makers-{hvd.rank()}.json").write_text(json.dumps(makers))
-hvd.allreduce(tf.constant(1.0))  # both ranks stay until both have read
+hvd.allreduce(tf.constant(1.0))  # a rank stays until both have read

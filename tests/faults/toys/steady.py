@@ -1,4 +1,4 @@
-"""Trains for about `--epochs` × 2 s at a steady pace: a step takes a token from a worker, if any, and a barrier."""
+"""Train steadily for about `--epochs` × 2 s. A step gets a token from a worker, if any, and waits for all ranks."""
 
 import argparse
 import os
@@ -16,7 +16,7 @@ args, _ = parser.parse_known_args()
 STEPS, PAUSE_S = 40, 0.05
 COMM = MPI.COMM_WORLD
 AGAIN = {}
-"""When a worker that did not answer is asked again."""
+"""For each worker that did not answer, the monotonic time at which to ask again."""
 
 
 def token(address):
@@ -30,7 +30,7 @@ def token(address):
 
 
 def wait_for_a_token(first):
-    """From the workers in turn: one that did not answer is passed over for a while."""
+    """Ask the workers in turn for a token. For five seconds, skip a worker that did not answer."""
     workers = os.environ.get("WORKERS", "").split(",")
     while any(workers):
         for place in range(len(workers)):
@@ -44,7 +44,7 @@ def wait_for_a_token(first):
 
 
 def wait_for_the_others():
-    """Wait for all ranks, asleep: MPI's own way of waiting keeps a processor busy that other tests need."""
+    """Wait for all ranks in short sleeps. MPI's own wait keeps a processor busy that other tests need."""
     arrived = COMM.Ibarrier()
     while not arrived.Test():
         time.sleep(0.002)

@@ -1,6 +1,6 @@
 """A data service without TensorFlow: a dispatcher on the first data host, a worker on every host.
 
-Ports, kinds and restarts are those of tf.data service; what a worker gives out is one byte.
+Ports, kinds and restarts are those of tf.data service. A worker sends one byte to each client.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Hears every toy once, then makes steps: as many as asked for, from where an earlier run was asked to stop."""
+"""Read from every toy server once, then train up to step `--steps`, from the step where an earlier run stopped."""
 
 import argparse
 import os
