@@ -38,10 +38,7 @@ class Case:
     script: str = "steady.py"
     toys: bool = True
     """Whether the job uses the trainer and data service of tests/faults/toys, which start in a moment."""
-
-    @property
-    def ways(self) -> tuple[str, ...]:
-        return (LAUNCHER, MPI) if self.late else WAYS
+    ways: tuple[str, ...] = WAYS
 
 
 GIVEN = {
@@ -61,9 +58,12 @@ GIVEN = {
 
 CASES = {
     # The toys' trainer would not wait for the data host.
-    "a data host a minute late": Case((*HETERO, *ONE_HOST), late="algo-1", toys=False),
+    "a data host a minute late": Case((*HETERO, *ONE_HOST), late="algo-1", toys=False, ways=(LAUNCHER, MPI)),
+    "homogeneous with the data service, two hosts": Case(
+        (*HOMOGENEOUS, "--tf_data_mode=service", *TWO_HOSTS), ways=(SIMULATED, MPI)
+    ),
     "homogeneous with the data service, two hosts, with a preflight": Case(
-        (*HOMOGENEOUS, "--tf_data_mode=service", *TWO_HOSTS, "--preflight"), toys=False
+        (*HOMOGENEOUS, "--tf_data_mode=service", *TWO_HOSTS, "--preflight"), toys=False, ways=(SIMULATED, LAUNCHER)
     ),
     "a rank killed on the second dnn host": Case(
         (*HETERO, *TWO_HOSTS, *LONG), dies=("algo-3", "rank"), cause=("algo-3", "rank1")
