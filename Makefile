@@ -58,7 +58,7 @@ check: setup
 	@$(PYTEST) $(SPREAD) tests/unit
 
 test: check
-	@$(PYTEST) $(SPREAD) tests/integration tests/grammar tests/e2e
+	@$(PYTEST) $(SPREAD) tests/e2e tests/grammar tests/integration  # what takes longest begins first
 
 unit integration e2e faults: setup
 	@$(PYTEST) $(SPREAD) tests/$@

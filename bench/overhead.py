@@ -7,7 +7,8 @@ Two ranks, which share two processors, train a small convolutional network on ma
 has only what training on several ranks needs: an optimizer that averages gradients, a broadcast, and `shard`. The
 other one has `data.distribute` in local mode, `hvd.DistributedOptimizer`, and headrace's callbacks, with the
 measurement of the ideal step. The long run makes very many tiny steps, to see whether steps get slower or memory grows:
-its figures are the last tenth's ÷ the first tenth's.
+its figures are the last tenth's ÷ the first tenth's. A machine's speed may double within minutes, so the long run
+measures its steps in units of a fixed piece of work beside them.
 """
 
 import argparse

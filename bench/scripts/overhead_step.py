@@ -23,6 +23,7 @@ parser.add_argument("--model", choices=["small_cnn", "resnet50", "tiny"], defaul
 parser.add_argument("--num_groups", type=int, default=0, help="headrace: groups that gradients go in")
 args = parser.parse_args()
 WARM_UP_STEPS, BATCH, IMAGES = min(30, args.steps // 3), 32, 2048
+WINDOW, FIXED_WORK = 500, 50_000
 
 
 def made_up():
@@ -59,20 +60,32 @@ class Broadcast(keras.callbacks.Callback):
 
 
 class Clock(keras.callbacks.Callback):
-    """Records when steps begin, and this process's memory after a tenth of the steps and after all."""
+    """Records when steps begin, the machine's speed, and this process's memory after a tenth of the steps and all."""
 
     def __init__(self):
         super().__init__()
-        self.at, self.memory = [], []
+        self.at, self.fixed_work, self.memory = np.ones(args.steps + 1), [], []  # ones, so that no page is added later
 
     def on_train_batch_begin(self, batch, logs=None):
-        self.at.append(time.perf_counter())
+        if batch % WINDOW == 0:
+            began = time.perf_counter()
+            sum(range(FIXED_WORK))
+            self.fixed_work.append(time.perf_counter() - began)
+        self.at[batch] = time.perf_counter()
         if batch == args.steps // 10:
             self.memory.append(resident_bytes())
 
     def on_epoch_end(self, epoch, logs=None):
-        self.at.append(time.perf_counter())
+        self.at[-1] = time.perf_counter()
         self.memory.append(resident_bytes())
+
+    def last_vs_first(self):
+        """Return the step time in the last tenth ÷ the first, each in units of the fixed work beside it."""
+        taken = np.diff(self.at)
+        windows = [np.median(part) for part in np.array_split(taken, len(self.fixed_work))]
+        relative = np.array(windows) / self.fixed_work
+        tenth = max(len(relative) // 10, 1)
+        return float(np.median(relative[-tenth:]) / np.median(relative[:tenth]))
 
 
 def resident_bytes():
@@ -103,11 +116,10 @@ model.compile(optimizer, loss, jit_compile=False)
 clock = Clock()
 model.fit(train, steps_per_epoch=args.steps, verbose=0, callbacks=[*callbacks, clock])
 taken = np.diff(clock.at)
-tenth = len(taken) // 10
 began = time.perf_counter() - (time.time() - float(os.environ["BENCH_BEGAN"]))
 print("measured " + json.dumps({
     "step_ms": float(np.mean(taken[WARM_UP_STEPS:])) * 1000,
-    "last_vs_first": float(np.median(taken[-tenth:]) / np.median(taken[tenth // 10 : tenth + tenth // 10])),
+    "last_vs_first": clock.last_vs_first(),
     "memory_last_vs_first": clock.memory[-1] / clock.memory[0],
     "first_step_s": clock.at[1] - began,
     "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
