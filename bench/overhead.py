@@ -14,6 +14,7 @@ measures its steps in units of a fixed piece of work beside them.
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -87,7 +88,7 @@ def train(*argv):
             "HEADRACE_OUTPUT_DIR": folder,
         }  # fmt: skip
         done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, cwd=folder)
-    found = [json.loads(line.partition("measured ")[2]) for line in done.stdout.splitlines() if "measured {" in line]
+    found = [json.loads(each) for each in re.findall(r"measured (\{.*?\})", done.stdout)]  # ranks may share a line
     if len(found) != 2:
         raise SystemExit(f"bench: error: {' '.join(argv)} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     return {name: max(each[name] for each in found) for name in found[0]}
