@@ -23,7 +23,7 @@ parser.add_argument("--model", choices=["small_cnn", "resnet50", "tiny"], defaul
 parser.add_argument("--num_groups", type=int, default=0, help="headrace: groups that gradients go in")
 args = parser.parse_args()
 WARM_UP_STEPS, BATCH, IMAGES = min(30, args.steps // 3), 32, 2048
-WINDOW, FIXED_WORK = 500, 50_000
+EVERY, FIXED_WORK = 100, 50_000
 
 
 def made_up():
@@ -67,7 +67,7 @@ class Clock(keras.callbacks.Callback):
         self.at, self.fixed_work, self.memory = np.ones(args.steps + 1), [], []  # ones, so that no page is added later
 
     def on_train_batch_begin(self, batch, logs=None):
-        if batch % WINDOW == 0:
+        if batch % EVERY == 0:
             began = time.perf_counter()
             sum(range(FIXED_WORK))
             self.fixed_work.append(time.perf_counter() - began)
@@ -81,11 +81,9 @@ class Clock(keras.callbacks.Callback):
 
     def last_vs_first(self):
         """Return the step time in the last tenth ÷ the first, each in units of the fixed work beside it."""
-        taken = np.diff(self.at)
-        windows = [np.median(part) for part in np.array_split(taken, len(self.fixed_work))]
-        relative = np.array(windows) / self.fixed_work
-        tenth = max(len(relative) // 10, 1)
-        return float(np.median(relative[-tenth:]) / np.median(relative[:tenth]))
+        tenths = zip(np.array_split(np.diff(self.at), 10), np.array_split(self.fixed_work, 10), strict=True)
+        first, *_, last = (np.median(taken) / np.median(fixed_work) for taken, fixed_work in tenths)
+        return float(last / first)
 
 
 def resident_bytes():
