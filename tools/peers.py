@@ -37,13 +37,14 @@ def main(names: list[str]) -> int:
             subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
             python, target = str(folder / "bin" / "python"), []
         pip = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-warn-conflicts"]
-        pip += ["--no-compile", *target]  # Python compiles what is imported, a small part of these packages
+        if not sys.dont_write_bytecode:
+            pip.append("--no-compile")  # Python compiles what it imports, a small part of these packages
         constraints = CONSTRAINTS
         if name in ONLY_MOTO:
             constraints = folder / "constraints.txt"
             pins = CONSTRAINTS.read_text().splitlines()
             constraints.write_text("\n".join(line for line in pins if line.startswith("moto")))
-        if subprocess.call([*pip, "-c", str(constraints), *requirements]):
+        if subprocess.call([*pip, *target, "-c", str(constraints), *requirements]):
             print(f"peers: {requirements[0]} cannot be installed; tests that need it are skipped", file=sys.stderr)
             continue
         (folder / ".ready").touch()

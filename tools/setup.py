@@ -56,8 +56,10 @@ def main():
     started = time.time()
     make_venv()
     say("installing {}, Open MPI and the rest (a minute or two) …".format("PyTorch" if FOR_TORCH else "TensorFlow"))
-    # Python compiles a module when it is first imported; pip would compile all, most of which nothing here imports.
-    pip = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "--no-compile", "-q"]
+    pip = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "-q"]
+    if not sys.dont_write_bytecode:
+        # Python compiles a module at its first import. pip would compile all modules, and most are never imported.
+        pip.append("--no-compile")
     run(pip + ["-c", "code/constraints.txt", "-e", ".[{}]".format(EXTRAS)], "pip install")
     if not FOR_TORCH:
         run([PYTHON, "third_party/horovod/build.py"], "the Horovod build")
