@@ -39,6 +39,7 @@ class Case:
     toys: bool = True
     """Whether the job uses the trainer and data service of tests/faults/toys, which start in a moment."""
     ways: tuple[str, ...] = WAYS
+    """The ways to run the case. Its results must be alike if `SIMULATED` is one of them."""
 
 
 GIVEN = {
@@ -62,6 +63,7 @@ CASES = {
     "homogeneous with the data service, two hosts": Case(
         (*HOMOGENEOUS, "--tf_data_mode=service", *TWO_HOSTS), ways=(SIMULATED, MPI)
     ),
+    # A preflight needs TensorFlow on all hosts, which takes a minute of CPU time for each way.
     "homogeneous with the data service, two hosts, with a preflight": Case(
         (*HOMOGENEOUS, "--tf_data_mode=service", *TWO_HOSTS, "--preflight"), toys=False, ways=(SIMULATED, LAUNCHER)
     ),
