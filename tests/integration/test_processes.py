@@ -146,7 +146,9 @@ from headrace.linux.processes import end_children
 atexit.register(end_children)
 multiprocessing.set_start_method('spawn')
 lock = multiprocessing.Lock()  # with it, Python's own tracker of resources
-subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])
+program = 'import time; print(flush=True); time.sleep(600)'
+left = subprocess.Popen([sys.executable, '-c', program], stdout=subprocess.PIPE)
+left.stdout.readline()  # from here on Linux shows its command
 """
 
 
