@@ -7,13 +7,18 @@ their first batch. Each reads its part of a finite dataset from two workers; fai
 got, divided by the fewest. "10 ms" ranks wait 10 ms in each step: together they ask for about what the service can make
 here. "at once" ranks read as fast as they can; up to eight share two processors, so the system's scheduler has a
 part in the fairness too.
+
+Then one worker serves one and eight ranks that read a shuffle of 10,000 elements of 10 kB, which is a buffer of 100 MB.
+The memory is what the worker's process grew by at its peak. With `exact=False` ranks share one stream and one buffer.
 """
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 from bench import measure
 
@@ -21,25 +26,22 @@ RANKS = (1, 2, 4, 8)
 STEPS = {"10 ms": 10.0, "at once": 0.0}
 BATCHES_PER_RANK = 500
 BATCH = (64, 32, 32, 3)
+BUFFER, ELEMENT_BYTES = 10_000, 10_000
+MEMORY = {"1 rank": (1, True), "8 ranks": (8, True), "8 ranks, exact=False": (8, False)}
 
 
 def main(argv=None):
     repeats = measure.arguments(__doc__, argv).repeats
-    got = {}
-    with measure.service([(), ()]) as service:
-        readers = [start_reader(service.address) for _ in range(max(RANKS))]
-        try:
-            for reader in readers:
-                reader.stdout.readline()  # the reader says that it has imported TensorFlow
-            for repeat in range(repeats):
-                for step, wait_ms in STEPS.items():
-                    for ranks in RANKS:
-                        run = read_together(readers[:ranks], f"{ranks}-{step}-{repeat}", wait_ms)
-                        got.setdefault((ranks, step), []).append(run)
-        finally:
-            for reader in readers:
-                reader.kill()
-                reader.communicate()
+    got, memory = {}, {}
+    with measure.service([(), ()]) as service, readers_of(service, max(RANKS)) as readers:
+        for repeat in range(repeats):
+            for step, wait_ms in STEPS.items():
+                for ranks in RANKS:
+                    run = read_together(readers[:ranks], f"{ranks}-{step}-{repeat}", wait_ms)
+                    got.setdefault((ranks, step), []).append(run)
+    for _ in range(repeats):
+        for what, (ranks, exact) in MEMORY.items():
+            memory.setdefault(what, []).append(megabytes(ranks, exact))
     rows = [
         {
             "ranks": str(ranks),
@@ -50,11 +52,44 @@ def main(argv=None):
         }
         for (ranks, step), runs in sorted(got.items())
     ]
+    grown = {what: measure.median(values) for what, values in memory.items()}
+    print("\n" + measure.table([{"a worker's buffer for": what, "MB": value} for what, value in grown.items()]))
     figures = {
         "fairness_8_ranks": measure.median([run["fairness"] for run in got[8, "10 ms"]]),
         "fairness_8_ranks_at_once": measure.median([run["fairness"] for run in got[8, "at once"]]),
+        "worker_memory_8_ranks": grown["8 ranks"] / grown["1 rank"],
+        "worker_memory_8_ranks_one_stream": grown["8 ranks, exact=False"] / grown["1 rank"],
     }
     measure.leave("ranks", figures, rows, repeats=repeats)
+
+
+@contextlib.contextmanager
+def readers_of(service, number):
+    """Yield reading processes that have imported TensorFlow."""
+    readers = [start_reader(service.address) for _ in range(number)]
+    try:
+        for reader in readers:
+            reader.stdout.readline()
+        yield readers
+    finally:
+        for reader in readers:
+            reader.kill()
+            reader.communicate()
+
+
+def megabytes(ranks, exact):
+    """Return by how much a worker's memory grows at most while `ranks` read a shuffled dataset from it."""
+    with measure.service([()]) as service, readers_of(service, ranks) as readers:
+        (worker,) = service.workers
+        before = memory_of(worker.pid, "VmRSS")
+        read_together(readers, "memory", 0.0, exact=exact, shuffle=BUFFER)
+        return memory_of(worker.pid, "VmHWM") - before
+
+
+def memory_of(pid, field):
+    """Return a process's memory in megabytes: `VmRSS` now, `VmHWM` at its peak."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition(f"{field}:")[2].split()[0]) / 1000
 
 
 def start_reader(address):
@@ -64,10 +99,10 @@ def start_reader(address):
                             stderr=subprocess.DEVNULL, text=True)  # fmt: skip
 
 
-def read_together(readers, name, wait_ms):
+def read_together(readers, name, wait_ms, **how):
     """Let all readers share one epoch; return its rate, its fairness, and whether each batch came exactly once."""
     batches = BATCHES_PER_RANK * len(readers)
-    job = {"name": name, "batches": batches, "wait_ms": wait_ms, "ranks": len(readers)}
+    job = {"name": name, "batches": batches, "wait_ms": wait_ms, "ranks": len(readers)} | how
     for rank, reader in enumerate(readers):
         tell([reader], json.dumps(job | {"rank": rank}))
     for reader in readers:
@@ -110,8 +145,9 @@ def reader():
         job = json.loads(line)
         collectives.size, collectives.rank = (lambda job=job: job["ranks"]), (lambda job=job: job["rank"])
         collectives.of_all_ranks = lambda value, *_, job=job: [value] * job["ranks"]
-        dataset = tf.data.Dataset.range(job["batches"]).map(lambda n: (n, tf.zeros(BATCH, tf.uint8)))
-        stream = iter(data.distribute(dataset, job_name=job["name"], uneven="keep"))
+        stream = iter(
+            data.distribute(dataset_of(job), job_name=job["name"], uneven="keep", exact=job.get("exact", True))
+        )
         got = [int(next(stream)[0])]
         print("first", flush=True)
         sys.stdin.readline()
@@ -119,6 +155,18 @@ def reader():
             got.append(int(number))
             time.sleep(job["wait_ms"] / 1000)
         print(json.dumps(got), flush=True)
+
+
+def dataset_of(job):
+    """Return a dataset of numbered batches, or of shuffled elements whose batch carries its first number."""
+    import tensorflow as tf
+
+    if "shuffle" not in job:
+        return tf.data.Dataset.range(job["batches"]).map(lambda n: (n, tf.zeros(BATCH, tf.uint8)))
+    elements = tf.data.Dataset.range(job["batches"] * 64).map(
+        lambda n: (n, tf.fill([ELEMENT_BYTES], tf.cast(n % 256, tf.uint8)))
+    )
+    return elements.shuffle(job["shuffle"]).batch(64, drop_remainder=True).map(lambda n, x: (n[0], x))
 
 
 if __name__ == "__main__":
