@@ -1,4 +1,4 @@
-"""Arrays in memory: they travel to the workers once, whatever their size, and are handed out in blocks."""
+"""Train on arrays of any size in memory. Each host gets them once, as files; workers read them in blocks of rows."""
 
 import headrace.tensorflow.horovod_keras as hvd
 import keras

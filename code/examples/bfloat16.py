@@ -1,4 +1,4 @@
-"""mixed_bfloat16: numbers of half the width, without a loss scale."""
+"""Train with mixed_bfloat16: layers compute with 16-bit numbers. Unlike mixed_float16, it needs no loss scale."""
 
 import headrace.tensorflow.horovod_keras as hvd
 import keras

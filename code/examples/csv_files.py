@@ -1,6 +1,6 @@
-"""CSV files with a header, several of them: read line by line, parsed by the workers.
+"""Train on several CSV files, each with a header line. The workers read the files line by line and parse the lines.
 
-`--channel training=FOLDER`; tools/make_samples.py makes such a folder with digits.
+Start the job with `--channel training=FOLDER`. tools/make_samples.py makes such a folder with digits.
 """
 
 import os

@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 
 BATCH = 32
 QUIET = {"verbose": 0, "shuffle": False}
-"""Arguments for `fit`: headrace logs a line an epoch, and a tf.data pipeline shuffles by itself."""
+"""Arguments for `fit`: no progress bar (headrace logs a line an epoch), no shuffling (the tf.data pipeline does)."""
 
 
 def load():
@@ -21,7 +21,7 @@ def load():
 
 
 def datasets():
-    """Return `train`, batches from the workers that all ranks share, and `held_out`, this rank's held-out part."""
+    """Return `train`, batches that the workers make and the ranks share, and `held_out`, this rank's held-out part."""
     (x, y), held_out = load()
     train = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x)).batch(BATCH)
     held_out = tf.data.Dataset.from_tensor_slices(held_out).batch(BATCH)
@@ -29,7 +29,7 @@ def datasets():
 
 
 def usual(train):
-    """Return the callbacks that every `fit` on several ranks needs, and the one that measures it."""
+    """Return the Horovod callbacks that `fit` needs on several ranks, and headrace's callback that measures steps."""
     return [
         hvd.callbacks.BroadcastGlobalVariablesCallback(0),
         hvd.callbacks.MetricAverageCallback(),

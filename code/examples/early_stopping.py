@@ -1,4 +1,4 @@
-"""Callbacks that change training: on all ranks, after MetricAverageCallback, so that all decide alike."""
+"""EarlyStopping and ReduceLROnPlateau run on all ranks, after MetricAverageCallback, so that all ranks decide alike."""
 
 import headrace.tensorflow.horovod_keras as hvd
 import keras

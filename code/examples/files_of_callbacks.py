@@ -1,4 +1,4 @@
-"""Callbacks that write files run on rank 0 alone. A job continues from Checkpoint's files, not from theirs."""
+"""ModelCheckpoint and TensorBoard write files, so only rank 0 runs them. A job resumes only from Checkpoint's files."""
 
 import os
 

@@ -1,6 +1,6 @@
-"""Transfer learning in two phases: a new head on a frozen body, then all of it at a tenth of the rate.
+"""Fine-tune in two phases: first a new head on a frozen body, then the whole model at a tenth of the learning rate.
 
-`summary.json` has the figures of both phases together.
+The figures in `summary.json` cover both phases together.
 """
 
 import headrace.tensorflow.horovod_keras as hvd

@@ -1,4 +1,4 @@
-"""A dataset that ends, and no steps_per_epoch: all ranks end each epoch after the same number of batches."""
+"""Train on a finite dataset without steps_per_epoch. All ranks end an epoch after the same number of batches."""
 
 import headrace.tensorflow.horovod_keras as hvd
 import keras

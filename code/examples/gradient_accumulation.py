@@ -1,4 +1,4 @@
-"""Gradients of four batches make one step: gradient_accumulation_steps."""
+"""Update the weights once for every four batches, with the optimizer's gradient_accumulation_steps."""
 
 import headrace.tensorflow.horovod_keras as hvd
 import keras

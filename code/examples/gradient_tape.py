@@ -1,4 +1,4 @@
-"""A training loop with tf.GradientTape, Horovod's names, and the measurements and checkpoints that fit has."""
+"""A training loop with tf.GradientTape and Horovod's API. headrace measures it and writes checkpoints, as with fit."""
 
 import headrace.tensorflow.horovod_keras as hvd
 import keras

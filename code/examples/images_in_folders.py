@@ -1,6 +1,6 @@
-"""Images in a folder for each class, as keras.utils.image_dataset_from_directory reads them; decoded by the workers.
+"""Train on images in one folder per class, as for image_dataset_from_directory of Keras. The workers decode them.
 
-`--channel training=FOLDER`; tools/make_samples.py makes such a folder with digits.
+Start the job with `--channel training=FOLDER`. tools/make_samples.py makes such a folder with digits.
 """
 
 import os

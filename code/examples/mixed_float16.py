@@ -1,4 +1,4 @@
-"""mixed_float16: numbers of half the width. All ranks change the loss scale together."""
+"""Train with mixed_float16: layers compute with 16-bit numbers. All ranks change the loss scale together."""
 
 import headrace.tensorflow.horovod_keras as hvd
 import keras

@@ -1,4 +1,4 @@
-"""A part of the data for validation: skip and take, before anything is shuffled."""
+"""Hold out a part of the data for validation: split it with take and skip before it is shuffled."""
 
 import headrace.tensorflow.horovod_keras as hvd
 import keras

@@ -1,6 +1,7 @@
 """Sentences of any length: split into words by the workers, in batches of about the same length.
 
-`--channel training=FOLDER`; tools/make_samples.py writes sentences with a good or a bad word in each.
+Start the job with `--channel training=FOLDER`. tools/make_samples.py makes such a folder. Each sentence in it has a
+good or a bad word.
 """
 
 import os

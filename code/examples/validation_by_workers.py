@@ -1,4 +1,4 @@
-"""Held-out data from the workers too, in a second stream. Each rank keeps the batches it gets (uneven="keep")."""
+"""The workers also make the held-out batches, as a second stream. uneven="keep": ranks may get unequal numbers."""
 
 import headrace.tensorflow.horovod_keras as hvd
 import keras

@@ -12,18 +12,18 @@ from headrace.terminal.parser import exit_status
 COMMANDS = {
     "begin": {
         "new": ("headrace.cli.new", "write a training script to edit into a folder"),
-        "setup": ("headrace.cli.setup", "build Horovod for this Python, once; PyTorch needs none"),
+        "setup": ("headrace.cli.setup", "build Horovod for this Python: once, only for TensorFlow"),
     },
     "train": {
-        "run": ("headrace.cli.start:run", "train here, on simulated hosts of this machine; free"),
+        "run": ("headrace.cli.start:run", "train for free, on hosts simulated on this machine"),
         "submit": ("headrace.cli.start:submit", "train on SageMaker or Slurm; shows the price first"),
-        "preflight": ("headrace.cli.start:preflight", "only test MPI: every link between hosts, collectives"),
+        "preflight": ("headrace.cli.start:preflight", "test only MPI: links between hosts, and collectives"),
     },
     "look at runs": {
         "runs": ("headrace.cli.finished_runs:list_runs", "list the runs in runs/"),
-        "report": ("headrace.cli.finished_runs:report", "what runs did: a table, plots, one HTML page"),
+        "report": ("headrace.cli.finished_runs:report", "report on finished runs: a table, plots, one HTML page"),
         "compare": ("headrace.report.compare", "put finished runs beside each other"),
-        "plan": ("headrace.cli.finished_runs:plan_from", "from one run: what to rent, who should make batches"),
+        "plan": ("headrace.cli.finished_runs:plan_from", "say from one run what to rent and where to make batches"),
         "dashboard": ("headrace.backends.sagemaker.dashboard", "a job's CloudWatch dashboard, printed or created"),
     },
     "look for mistakes": {
@@ -31,7 +31,7 @@ COMMANDS = {
         "image": ("headrace.tensorflow.check_image", "check that TensorFlow, Keras, Horovod and MPI here agree"),
     },
 }
-"""Commands by purpose, each with its module (`main`, or the function after `:`, takes argv) and a description."""
+"""Commands by purpose, each with module and description. The module's `main` runs it, or the function after `:`."""
 DEPRECATED = {"start": "headrace.cli.start:start"}
 PLACES = DEPRECATED | {name: place for group in COMMANDS.values() for name, (place, _) in group.items()}
 """Modules by command, imported only when the command is called."""

@@ -41,4 +41,4 @@ def test_a_job_that_is_asked_to_stop_in_mid_epoch_goes_on_there_with_fewer_ranks
 def test_a_checkpoint_folder_on_s3_is_refused_here(tmp_path):
     refused = run_job(tmp_path, "--checkpoint_s3_uri=s3://bucket/kept")
     assert refused.code == 2
-    assert "on this machine it names a local folder" in refused.output
+    assert "a run on this machine needs the path of a local folder" in refused.output

@@ -20,7 +20,7 @@ from headrace.terminal.parser import OneLineParser
 
 ANYWHERE, HERE, SAGEMAKER = "on SageMaker or simulated on this machine", "simulated on this machine", "on SageMaker"
 SLURM = "on a Slurm cluster"
-"""Places where a command's jobs run. start_job.py runs them anywhere: --is_cloud_job says where."""
+"""Places where a command's jobs run. With `ANYWHERE`, as in start_job.py, --is_cloud_job chooses the place."""
 DESCRIPTION = """Train on accelerators that need not wait for data: run a TensorFlow or PyTorch job on CPU hosts that
 preprocess (data_group) and hosts that train (dnn_group), {place}."""
 EXAMPLES = {
@@ -89,8 +89,8 @@ def _add_job_flags(parser: argparse.ArgumentParser, source_dir: Path, place: str
         "--framework", choices=FRAMEWORKS, default=DEFAULT.name, help="framework of the script (%(default)s)"
     )
     job.add_argument("--tf_data_mode", choices=TF_DATA_MODES,
-                     help="batches from tf.data service (PyTorch: feed servers), or made by the training process "
-                          "(default: service with a data group, else local)")  # fmt: skip
+                     help="service: batches come from tf.data service (PyTorch: feed servers); local: from the "
+                          "training process (default: service; with --no-is_hetero: local)")  # fmt: skip
     if place == ANYWHERE:
         job.add_argument("--is_cloud_job", action=YES_NO, default=True, help="run on SageMaker, or on this machine")
     elif place == HERE:  # so that arguments of start_job.py work here too
@@ -107,7 +107,7 @@ def _add_job_flags(parser: argparse.ArgumentParser, source_dir: Path, place: str
     job.add_argument("--hyperparameter", action="append", default=[], metavar="NAME=VALUE",
                      help="passed to the training script as --NAME VALUE; repeatable")  # fmt: skip
     job.add_argument("--channel", action="append", default=[], metavar="NAME=URI[@GROUP[,GROUP]]",
-                     help="data for these groups: s3://… in the cloud, a folder here; repeatable")  # fmt: skip
+                     help="data for all or these groups: s3://… on SageMaker, else a folder; repeatable")  # fmt: skip
     job.add_argument("--checkpoint_s3_uri", metavar="URI",
                      help="where checkpoints are kept and found again: s3://… in the cloud, a folder here")  # fmt: skip
     job.add_argument("--batch_size", type=int, metavar="N", help="examples in a batch of one rank")
@@ -128,7 +128,7 @@ def _add_host_flags(parser: argparse.ArgumentParser, place: str) -> None:
         hosts.add_argument("--data_instance_type", default="ml.c5.18xlarge", metavar="TYPE", help="(%(default)s)")
         hosts.add_argument("--dnn_instance_type", default="ml.p4d.24xlarge", metavar="TYPE", help="(%(default)s)")
     hosts.add_argument("--num_of_data_workers", type=int, metavar="N",
-                       help="workers (PyTorch: feed servers) per host (default: 1 with the service)")  # fmt: skip
+                       help="workers (PyTorch: feed servers) per host (default: 1; in local mode 0)")  # fmt: skip
     hosts.add_argument("--local_workers", choices=LOCAL_WORKERS, default=LOCAL_WORKERS[0],
                        help="off: data hosts alone make batches, dnn hosts only train (%(default)s)")  # fmt: skip
     hosts.add_argument("--processes_per_host", type=int, metavar="N",
@@ -154,7 +154,7 @@ def _add_cloud_flags(parser: argparse.ArgumentParser) -> None:
                        help="who starts MPI: headrace's launcher, or the SageMaker toolkit (%(default)s)")  # fmt: skip
     cloud.add_argument("--tag", action="append", metavar="KEY=VALUE", help="tag of the job; repeatable")
     cloud.add_argument("--retries", type=int, metavar="N", help="tries when SageMaker has no capacity (default: 5)")
-    cloud.add_argument("--price", action="append", metavar="TYPE=USD", help="your hourly price of a type; repeatable")
+    cloud.add_argument("--price", action="append", metavar="TYPE=USD", help="your price per hour of TYPE; repeatable")
     cloud.add_argument("--prices", type=Path, metavar="CSV", help="your price table, with the columns of instances.csv")
 
 
@@ -212,7 +212,7 @@ def parse_cpus(text: str, is_hetero: bool) -> dict[str, frozenset[int]]:
             cpus = frozenset(cpu for item in listed.split(",") for cpu in _cpu_range(item))
         except ValueError as error:
             raise InputError(
-                f"--cpus {part!r} is not of the form GROUP=LIST, such as data_group=0,2-3, or a number is too large"
+                f"--cpus {part!r} is malformed or has too large a number; expected GROUP=LIST, such as data_group=0,2-3"
             ) from error
         if group not in groups:
             raise InputError(f"--cpus names group {group!r}; this job has {', '.join(groups)}")
@@ -246,15 +246,15 @@ def _hyperparameters(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def _not_for_hosts(arguments: argparse.Namespace) -> tuple[Path, ...]:
-    """Return the folders of runs, channels and checkpoints. They may lie in the source dir, but hold no source."""
+    """Return the folders of runs, channels and checkpoints. Hosts do not get these, even within the source dir."""
     uris = [Channel.parse(text).uri for text in arguments.channel] + [arguments.checkpoint_s3_uri or ""]
     if arguments.output_dir.resolve() == arguments.source_dir.resolve():
-        raise InputError(f"--output_dir {arguments.output_dir} is --source_dir; choose another, or hosts get old runs")
+        raise InputError(f"--output_dir {arguments.output_dir} is --source_dir, so hosts get old runs; choose another")
     return (arguments.output_dir, *(as_given(uri) for uri in uris if uri and not uri.startswith("s3://")))
 
 
 def _channel(text: str, is_hetero: bool) -> Channel:
-    """Return the channel of a flag. Without data hosts, all hosts see it: `data_group` and `dnn_group` are removed."""
+    """Return the channel of a flag. Without data hosts, remove `data_group` and `dnn_group`: then all hosts see it."""
     channel = Channel.parse(text)
     if is_hetero:
         return channel

@@ -12,7 +12,7 @@ from headrace.frameworks import DEFAULT, FRAMEWORKS
 from headrace.job.bundled import TRAINING_SCRIPTS, own_folder
 from headrace.terminal.parser import OneLineParser
 
-NEXT = """{script} is yours: dataset, model, training. Then, in {folder}:
+NEXT = """Put your dataset, model and training into {script}. Then, in {folder}:
   headrace run{flag} --num_of_data_instances 1 --hyperparameter model=small_cnn   run it here
   headrace submit{flag} --dry_run                the request to SageMaker"""
 LINT = """
@@ -21,7 +21,7 @@ LINT = """
 
 def main(argv: Sequence[str]) -> int:
     """Write the script; return the exit code. Raise `InputError` if the file exists already."""
-    parser = OneLineParser(prog="headrace new", description="Begin a project: a training script to edit.")
+    parser = OneLineParser(prog="headrace new", description="Begin a project: write a training script for you to edit.")
     parser.add_argument("folder", type=Path, metavar="DIR", help="folder of the project; made if missing")
     parser.add_argument("--framework", choices=FRAMEWORKS, default=DEFAULT.name, help="(%(default)s)")
     given = parser.parse_args(argv)

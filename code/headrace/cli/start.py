@@ -29,9 +29,9 @@ from headrace.job.phases import Phases
 from headrace.job.spec import JobSpec
 from headrace.terminal.parser import exit_status
 
-PREFLIGHT = """Run a job of only dnn hosts, whose ranks test MPI and then end: messages between hosts and within a host,
+PREFLIGHT = """Run a job of only dnn hosts. Its ranks test MPI and then end: messages between hosts and within a host,
 broadcast, gather and average, allreduce. Each answer is checked and timed; a table and preflight.json have the results.
-A slow link is marked; a rank or link that is silent ends the job and is named. Flags are start_job.py's.
+A slow link is marked. If a rank or a link does not answer, the job ends and names it. The flags are start_job.py's.
 To test MPI before a training: start_job.py --preflight ..."""
 
 
@@ -128,7 +128,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
 
 
 def _spec_to_send(arguments: argparse.Namespace, table: InstanceTable) -> JobSpec:
-    """Return the job's spec. Warn if the script does not compile with this Python; the hosts' may be newer."""
+    """Return the job's spec. If the script does not compile here, only warn: the hosts may have a newer Python."""
     spec = build_spec(arguments, datetime.datetime.now(datetime.timezone.utc), table)
     script = spec.source_dir / spec.training_script
     try:

@@ -1,4 +1,4 @@
-"""Ports and addresses of a job's hosts. Users open the ports in security groups, so they must not change."""
+"""Ports and addresses of a job's hosts. The ports must not change, because users open them in security groups."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ TRANSFER_PORT_OFFSET = 1000
 """Difference between a worker's port (6001) and its port for headrace's own transfer protocol (7001)."""
 CONTROL_PORT = 16000
 _PASSING = range(20_000, 32_000)
-"""Ports for short-lived servers. Linux gives ports from 32768 up to connections, so these are lower."""
+"""Ports for servers without a fixed port, below Linux's range of ephemeral ports (32768 and up)."""
 ENDPOINTS_VARIABLE = "HEADRACE_ENDPOINTS"
-"""Environment variable with the hosts' addresses and ports, if these are not the host names and the usual ports: on
-loopback addresses, and on Slurm. `encode_endpoints` makes its value."""
+"""Environment variable with the hosts' addresses and ports, as `encode_endpoints` makes it. It is set on Slurm and for
+hosts on loopback addresses. Without it, hosts are reached by their names, at the default ports."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def is_own_port(port: int, workers: int) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return `count` free ports, outside the range from which Linux gives ports to connections.
+    """Return `count` free ports, none of them from Linux's range of ephemeral ports (32768 and up).
 
     Raises:
         SetupError: fewer than `count` ports are free.

@@ -26,11 +26,11 @@ STOP_REQUEST = "stop"
 ARRAYS_FOLDER = "arrays"
 """The folder of array files that workers read. It lies in the work folder, which is also the ranks' TMPDIR."""
 WORK_DIR_VARIABLE = "HEADRACE_WORK_DIR"
-"""Environment variable with the folder for a host's temporary files, if that is outside its base folder."""
+"""Environment variable with the folder for a host's temporary files. Without it, they are below the base folder."""
 REPORT, PLOTS = "report.html", "plots"
 """The output of `headrace report`, in the run's folder."""
 RESULTS = (SUMMARY, METRICS, TENSORBOARD, PREFLIGHT_REPORT)
-"""Results for users. The leader writes them to its output folder; later they are in the run's folder."""
+"""Results for users. The leader writes them to its output folder; after the job they go to the run's folder."""
 
 
 def as_given(text: str) -> Path:
@@ -44,7 +44,7 @@ class HostPaths:
 
     base_dir: Path
     own_work_dir: str = ""
-    """Folder for temporary files on the host's own disk, if other hosts share its base folder; else empty."""
+    """Folder for temporary files on the host's own disk, if the base folder is on a shared file system; else empty."""
 
     @property
     def config_dir(self) -> Path:

@@ -36,14 +36,14 @@ def read_topology(base_dir: Path, environ: Mapping[str, str]) -> Topology:
 
 
 def toolkit_starts_mpi(environ: Mapping[str, str]) -> bool:
-    """Return whether the SageMaker toolkit starts MPI. The toolkit's parameters say so on every host."""
+    """Return whether the SageMaker toolkit starts MPI, by the toolkit's parameters, which every host has."""
     parameters = _json(environ.get(FRAMEWORK_PARAMETERS) or "{}", FRAMEWORK_PARAMETERS)
     ways = ("sagemaker_mpi_enabled", "sagemaker_distributed_dataparallel_enabled")
     return isinstance(parameters, dict) and any(parameters.get(way) for way in ways)
 
 
 def topology_from(config: Any, source: str, dnn_as_listed: bool = False) -> Topology:
-    """Return the topology in the content of a resourceconfig.json. `source` says in errors where it is from."""
+    """Return the topology in the content of a resourceconfig.json. Errors name `source` as the content's origin."""
     try:
         current, interface = config["current_host"], str(config.get("network_interface_name") or "eth0")
         groups = _groups(config)

@@ -32,7 +32,7 @@ from headrace.job.spec import JobSpec
 from headrace.linux import prctl, processes
 
 LEFT_BEHIND_TIMEOUT_S = 60.0
-"""Seconds to wait for the last hosts once the leader, or every other host, has ended. Then they are killed."""
+"""Seconds that remaining hosts get once the leader, or all hosts but the leader, have ended. Then they are killed."""
 INTERRUPT_GRACE_S = 120.0
 """Seconds from SIGTERM to SIGKILL after an interrupt, as on SageMaker. A second interrupt kills the hosts at once."""
 KILL_GRACE_S = 2.0

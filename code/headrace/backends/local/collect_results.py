@@ -74,7 +74,7 @@ def _summary_without_leader(
 
 
 def _cause_without_leader(folder: Path, exit_codes: Mapping[str, int], killed: Sequence[str]) -> dict[str, Any]:
-    """Return the root cause: the first host that failed and wrote no cause, else the first cause that a host wrote."""
+    """Return the root cause: the failure of the first host without a written cause, else the first written cause."""
     run = RunPaths(folder)
     words: list[RootCause] = []
     for host, code in exit_codes.items():

@@ -39,7 +39,7 @@ class Console:
     def host_line(self, host: str, line: str, file: IO[bytes]) -> None:
         """Write a line of a host's output unchanged to its log file `file`, and a shorter form to the stream.
 
-        If the disk is full, the file lacks lines. The host's output is still read, or else the host would block.
+        If the disk is full, the file misses lines. The host's output is still read: a full pipe would block the host.
         """
         match = _PREFIX.match(line)
         if match is None:  # Printed before the launcher had a log, or by a program that bypassed it.

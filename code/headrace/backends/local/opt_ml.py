@@ -61,7 +61,7 @@ def channel_path(channel: Channel) -> Path:
 def checkpoint_path(uri: str, source_dir: Path) -> Path:
     """Return the local folder for checkpoints; make it if missing. Raises `InputError` if that is not possible."""
     if uri.startswith("s3://"):
-        raise InputError(f"--checkpoint_s3_uri is {uri}, but on this machine it names a local folder: give its path")
+        raise InputError(f"--checkpoint_s3_uri is {uri}; a run on this machine needs the path of a local folder")
     path = as_given(uri).resolve()
     if not uri or path == source_dir.resolve():
         raise InputError(f"--checkpoint_s3_uri is {uri!r}; expected a folder, and not --source_dir itself")

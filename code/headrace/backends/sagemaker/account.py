@@ -153,7 +153,7 @@ def ignored(*codes: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def aws_errors(doing: str, absent: str = "", absent_codes: Collection[str] = ()) -> Iterator[None]:
-    """Raise errors of AWS or the network as one line that says what to do. For `absent_codes`, the line is `absent`."""
+    """Raise an AWS or network error as one line that says what to do: `absent` if its code is in `absent_codes`."""
     try:
         yield
     except HeadraceError:

@@ -45,7 +45,7 @@ class CloudOptions:
     max_wait_s: int | None = _flag(
         "--max_wait",
         None,
-        "with --spot: limit of waiting and running together (default: an hour more than --max_run)",
+        "with --spot: most seconds of waiting plus running (default: --max_run plus an hour)",
         type=int,
         metavar="S",
     )
@@ -56,12 +56,12 @@ class CloudOptions:
         "--security_group_ids", (), "security groups of that VPC", nargs="+", action="extend", metavar="ID"
     )
     encrypt_inter_container_traffic: bool | None = _flag(
-        "--encrypt_inter_container_traffic", None, "default: with more than one host", action=BooleanOptionalAction
+        "--encrypt_inter_container_traffic", None, "on by default with several hosts", action=BooleanOptionalAction
     )
     enable_network_isolation: bool = _flag(
         "--enable_network_isolation",
         False,
-        "no network but between the hosts; needs an image that has everything",
+        "let hosts reach only each other; the image must contain all that the job needs",
         action="store_true",
     )
     keep_alive_period_s: int = _flag(

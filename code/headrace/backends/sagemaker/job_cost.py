@@ -1,4 +1,4 @@
-"""Compute a job's cost in dollars: of each group per hour, and of the whole job for a given time."""
+"""Compute a job's cost in dollars: what each group costs per hour, and what the whole job costs in a given time."""
 
 from __future__ import annotations
 

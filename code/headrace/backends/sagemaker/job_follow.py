@@ -111,4 +111,4 @@ class Follower:
 def goes_on(job_name: str, region: str) -> str:
     """Return a message on how to stop a job that is no longer followed, and how to get its results."""
     stop = f"aws sagemaker stop-training-job --training-job-name {job_name} --region {region}"
-    return f"{job_name} goes on; to stop it: {stop}; its results, when it has ended: headrace report {job_name}"
+    return f"{job_name} goes on. Stop it with `{stop}`; after its end, get results with `headrace report {job_name}`"

@@ -17,7 +17,7 @@ from headrace.events import parse_event
 
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
 HOLD_S = 60.0
-"""Most seconds that lines are held back until the topology event, which follows the installation of requirements."""
+"""Longest time, in seconds, that lines wait for the topology event. Hosts first install the script's requirements."""
 
 
 @dataclass
@@ -77,7 +77,7 @@ class LogTail:
         return True
 
     def _complain(self, error: HeadraceError) -> None:
-        """Print the first of several errors in a row, and go on: a job can be followed without its logs."""
+        """Print an error, but only the first of a row. Do not raise: a job can be followed without its logs."""
         self._is_denied = is_denied(error)
         if self._is_denied:
             self._say(f"{error}; following {self._job_name} without its logs")

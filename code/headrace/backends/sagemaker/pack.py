@@ -14,7 +14,7 @@ from headrace.job.source import has_headrace, host_files, refuse_secrets, refuse
 
 
 def pack_source(source_dir: Path, archive: Path, left_out: Collection[Path] = ()) -> list[Path]:
-    """Write the files that hosts get to `archive`, a .tar.gz; return their paths in it. Equal files give equal bytes.
+    """Pack the files that hosts get into `archive`, a .tar.gz; return their paths. Equal files give identical archives.
 
     Args:
         left_out: folders that hosts do not get.
@@ -51,7 +51,7 @@ def _text(files: Mapping[Path, Path | bytes], name: str) -> str:
 
 
 def pack_files(files: Mapping[Path, Path | bytes], archive: Path) -> None:
-    """Write a .tar.gz without times and owners. `files` maps each path in it to a file or its content."""
+    """Write a .tar.gz without timestamps or owners. `files` maps a path in the archive to a file or to its content."""
     with (
         open(archive, "wb") as raw,
         gzip.GzipFile(fileobj=raw, mode="wb", filename="", mtime=0) as zipped,

@@ -30,7 +30,7 @@ def upload_recipe(account: Account, output_s3_uri: str, name: str) -> None:
 
 
 def upload_library(account: Account, output_s3_uri: str) -> None:
-    """Upload this machine's library for data transfer, if it was built, for hosts with the same TensorFlow and libc."""
+    """Upload the data transfer library if this machine has built it. Hosts with the same TensorFlow and libc use it."""
     folders = [Path(place) / LIBRARY_FOLDER for place in sys.path if place]
     libraries = [path for folder in folders for path in folder.glob("*.so")]
     if libraries:

@@ -95,7 +95,7 @@ def _check(spec: JobSpec, options: CloudOptions) -> None:
             )
         if channel.name == SOURCE_CHANNEL and options.enable_network_isolation:
             raise InputError(
-                f"network isolation needs the channel {SOURCE_CHANNEL!r} for the source dir; rename your channel"
+                f"with network isolation, channel {SOURCE_CHANNEL!r} brings the source dir to the hosts; rename yours"
             )
     words = spec.custom_mpi_options
     if options.distribution != "launcher" and shlex.split(words) != words.split():
@@ -151,7 +151,7 @@ def _channel(channel: Channel, options: CloudOptions) -> dict[str, Any]:
 
 
 def _name_groups_everywhere(channels: Sequence[dict[str, Any]], groups: Sequence[str]) -> None:
-    """If any channel names groups, name all groups in the others: SageMaker wants names in all channels or in none."""
+    """If a channel has InstanceGroupNames, add all groups to the others: SageMaker wants it in all or in none."""
     sources = [channel["DataSource"]["S3DataSource"] for channel in channels]
     if any("InstanceGroupNames" in source for source in sources):
         for source in sources:

@@ -45,7 +45,7 @@ def _beyond_types(value: Any, shape: Shape, path: str) -> Iterator[tuple[str, An
     most = shape.metadata.get("max")
     size = value if isinstance(value, (int, float)) else len(value)
     if most is not None and size > most:
-        yield path, value if isinstance(value, int) else f"{str(value)[:40]} …", f"its size is {size}, at most {most}"
+        yield path, value if isinstance(value, int) else f"{str(value)[:40]} …", f"size {size}; expected at most {most}"
     if shape.type_name == "structure":
         for name, each in value.items():
             yield from _beyond_types(each, shape.members[name], f"{path}.{name}".lstrip("."))

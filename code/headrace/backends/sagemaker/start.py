@@ -140,7 +140,7 @@ def _tags(texts: list[str]) -> dict[str, str]:
 
 
 def _explain(spec: JobSpec, options: CloudOptions, table: InstanceTable) -> None:
-    """Print the job's hosts and cost, and what its options require of the user, to standard error."""
+    """Print the job's hosts and cost, and what the user must do for the chosen options, to standard error."""
     _say(f"{spec.job_name} in {options.region}, {spec.processes_per_host} ranks on each dnn host, {options.image_uri}")
     _say(describe_cost(spec, table, options.max_run_s, options.spot))
     if uri := options.environment.get(MLFLOW_URI_VARIABLE):
@@ -150,7 +150,7 @@ def _explain(spec: JobSpec, options: CloudOptions, table: InstanceTable) -> None
         _say("network isolation: nothing can be installed at the start; --image_uri must bring all that headrace needs")
     if spec.tf_data_mode == "service" and options.sharded_channels:
         own = FRAMEWORKS[spec.framework].without_sharing
-        _say(f"a sharded channel gives each host its own files: pass {own} for datasets from it")
+        _say(f"a sharded channel gives each host different files: use {own} for datasets of the channel")
     if not options.checkpoint_s3_uri:
         uri = checkpoint_uri(spec, options)
         _say(f"checkpoints go to the job's own {uri}; to continue from them, submit with --checkpoint_s3_uri {uri}")

@@ -147,7 +147,7 @@ class Submission:
 
 
 def _renamed(spec: JobSpec, tries: int) -> JobSpec:
-    """Return the spec with a new job name for the attempt that follows `tries` others."""
+    """Return the spec with the job name of the next attempt. `tries` is the number of attempts so far."""
     if not tries:
         return spec
     suffix = f"-{tries + 1}"

@@ -1,4 +1,4 @@
-"""Write a job as a batch script for sbatch: each group is a component, and each node runs one launcher."""
+"""Write a job as an sbatch script. Each group is a component of a heterogeneous job; each node runs one launcher."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class Follower:
 
 
 def job_state(job_id: str) -> str:
-    """Return a job's state and Slurm's reason for it. If components differ, take a running one, else a failed one.
+    """Return a job's state and Slurm's reason for it: those of an unfinished component, else a failed one, else any.
 
     Raises:
         SetupError: Slurm does not answer.

@@ -1,4 +1,4 @@
-"""Options that only a Slurm job has, such as each group's resources and the time limit. They check themselves."""
+"""Options that only a Slurm job has, such as each group's resources and the time limit, with checks of their values."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class SlurmOptions:
 
     @property
     def stop_before_end_s(self) -> int:
-        """Seconds before the time limit at which hosts are asked to stop."""
+        """Seconds between the stop request to the hosts and the job's time limit."""
         days, dash, clock = self.time.rpartition("-")
         # Minutes, minutes:seconds, hours:minutes:seconds; behind days, hours come first.
         parts = [int(part) for part in clock.split(":") if part]
@@ -95,7 +95,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         group.add_argument(f"--{role}_cpus", type=int, default=0, metavar="N", help="processors of each node",
                            dest=f"{role}_cpus_per_task")  # fmt: skip
         group.add_argument(f"--{role}_mem", default="", metavar="SIZE", help="memory of each node, such as 64G; 0: all")
-    group.add_argument("--exclusive", action="store_true", help="whole nodes for this job, and the usual ports")
+    group.add_argument("--exclusive", action="store_true", help="share no nodes with other jobs; use the default ports")
     group.add_argument("--time", default="", metavar="LIMIT", help="minutes, H:MM:SS or D-HH:MM (default: partition's)")
     group.add_argument("--account", default="", metavar="NAME")
     group.add_argument("--qos", default="", metavar="NAME")

@@ -20,7 +20,7 @@ from headrace.terminal.display import Display
 
 
 def processes_per_host(given: argparse.Namespace) -> int:
-    """Return the number of ranks on each dnn node: as asked, else one for each GPU in --dnn_gres, else one."""
+    """Return the number of ranks on each dnn node: --processes_per_host, else the GPUs in --dnn_gres, else one."""
     asked = given.processes_per_host
     gpus = options_from(given, Path("run"), sys.executable).dnn.gpus
     if asked and asked > gpus > 0:
@@ -43,7 +43,7 @@ def submit(spec: JobSpec, given: argparse.Namespace) -> Ended | None:
     checkpoints = _folder(given.checkpoint_s3_uri, "--checkpoint_s3_uri") if given.checkpoint_s3_uri else None
     if given.dry_run:
         print(build_script(spec, options), end="")
-        _say("not submitted. The script's folder, code and secret do not exist yet; leave out --dry_run to make them")
+        _say("not submitted. The script needs a folder with code and a secret: leave out --dry_run to make it")
         return None
     job_id = sbatch.submit(sbatch.write_run(spec, options, checkpoints))
     _say(f"{spec.job_name} is Slurm's job {job_id}; script, logs, results in {run}")
