@@ -16,9 +16,9 @@ from typing import TextIO
 RANK_FAILED = "rank_failed"
 """A rank's script raised an exception that it did not catch."""
 PREFLIGHT_STARTED, PREFLIGHT_FAILED = "preflight_started", "preflight_failed"
-"""A preflight has begun; a preflight has found the rank at fault."""
+"""The preflight (the ranks' test of MPI) has begun; or it has failed, and the event names the rank at fault."""
 WAITS_FOR_ENDS = "waits_for_ends"
-"""A rank waits, at the end of a stream, for the others to say whether they have more."""
+"""A rank has read a distributed dataset to its end, and waits for other ranks to say whether they have more batches."""
 WAITS_FOR_RANKS = "waits_for_ranks"
 """A rank has waited long in a collective that other ranks have not joined."""
 READS_DATA = "reads_data"
@@ -32,7 +32,7 @@ CHECKPOINTS_ON_REQUEST = "checkpoints_on_request"
 WORKER_OFFERS = "worker_offers"
 """A worker has started, and names the protocol by which it can send batches."""
 FEED_READY = "feed_ready"
-"""A feed server can make batches of the script's loaders."""
+"""A feed server, which makes batches for PyTorch ranks, has found the script's data loaders and is ready."""
 
 _EVENT = re.compile(r"\bheadrace event=(?P<name>\w+)(?P<fields>(?: \w+=\S*)*)")
 
@@ -64,7 +64,7 @@ _kept: list[TextIO] = []
 
 
 def say(event_name: str, /, **fields: object) -> None:
-    """Print an event for the launcher, from a rank or a server, even if the script has replaced its output."""
+    """Print an event for the launcher, from a rank or a server, even if the script has replaced sys.stdout."""
     line = format_event(event_name, **fields)
     for stream in (*_kept, sys.stdout, sys.__stderr__):
         with contextlib.suppress(Exception):  # the script may have closed or replaced the stream
@@ -73,7 +73,7 @@ def say(event_name: str, /, **fields: object) -> None:
 
 
 def keep_output() -> None:
-    """Make `say` print to the present stdout, even after the script has replaced it."""
+    """Make `say` print to the present sys.stdout, even after the script has replaced it."""
     _kept[:] = [sys.stdout]
 
 

@@ -1,7 +1,7 @@
 """Prepare a host of a Slurm job: make SageMaker's variables from Slurm's, and make the host's folders.
 
-The batch script (`headrace.backends.slurm.batch_script`) exports further variables, which are named here. Because of
-this module, neither the rest of the launcher nor a training script asks whether it runs on Slurm or on SageMaker.
+The variables RUN_VARIABLE to PORTS_VARIABLE come from the batch script (`headrace.backends.slurm.batch_script`). The
+rest of the launcher and the training script find the same variables and folders as on SageMaker.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ SECRET_VARIABLE = "HEADRACE_JOB_SECRET"
 SECRET_FILE = "secret"
 """File in the run's folder with the job's secret. Only its owner may read it."""
 FREE_PORTS = 800
-"""Number of ports that all jobs on a node share for dispatchers and workers: from 6000, below slurmctld's 6817."""
+"""Number of ports, from 6000 up, that jobs on one node divide among themselves; slurmctld has port 6817."""
 LAUNCHER_PREFIXES = ("SLURM", "SBATCH_", "SRUN_", "PMI_", "PMI2_", "PMIX_", "OMPI_", "PRTE_", "I_MPI_")
-"""Prefixes of variables to remove: mpirun would use Slurm's launcher, or MPI would take a rank for a Slurm task."""
+"""Prefixes of variables to remove. Otherwise mpirun would start ranks with srun, or MPI take ranks for Slurm tasks."""
 
 
 def enter_host(environ: Mapping[str, str]) -> dict[str, str]:
@@ -49,7 +49,7 @@ def enter_host(environ: Mapping[str, str]) -> dict[str, str]:
 
     Raises:
         TopologyError: Slurm's variables do not assign this host to a group.
-        InputError: the run's folder lacks its secret, or others may read it.
+        InputError: a folder cannot be made, or the job's secret file is missing or readable by other users.
     """
     run, groups = Path(environ[RUN_VARIABLE]), read_groups(environ)
     host = environ.get("SLURMD_NODENAME", "")
@@ -110,8 +110,8 @@ def read_groups(environ: Mapping[str, str]) -> dict[str, list[str]]:
     """Return host names by group, in natural order; the data group comes first.
 
     Raises:
-        TopologyError: the job has more or fewer components than the script names groups, or a group has no list of
-            nodes.
+        TopologyError: the number of the Slurm job's components is not the number of groups in `GROUPS_VARIABLE`, or a
+            component's list of nodes is missing.
     """
     names, groups = _group_names(environ), {}
     for number, group in enumerate(names):
@@ -166,7 +166,7 @@ def _visible_channels(text: str, group: str) -> Iterable[tuple[str, str]]:
 
 
 def _prepare(run: Path, paths: HostPaths, is_leader: bool) -> None:
-    """Make the host's folder. Its checkpoints and the leader's results are links to places in the run's folder."""
+    """Make the host's folders. Its checkpoint folder, and the leader's output folder, link into the run's folder."""
     try:
         paths.output_dir.parent.mkdir(parents=True, exist_ok=True)
         paths.model_dir.mkdir(exist_ok=True)

@@ -48,7 +48,7 @@ class Topology:
 
     @property
     def leader(self) -> Host:
-        """The first dnn host, which has rank 0. It starts mpirun, unless the toolkit does, and decides the outcome."""
+        """The first dnn host, with rank 0. It decides the outcome. It starts mpirun if SageMaker's toolkit does not."""
         return self.dnn_hosts[0]
 
     @property

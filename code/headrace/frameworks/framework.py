@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 
 class Said(NamedTuple):
-    """The message of an error, without the lines around it."""
+    """The message in an exception's text, without a traceback and other text that a framework adds."""
 
     lines: Sequence[str]
     names_its_type: bool = False
-    """True if the lines begin with the type of the error that was raised first."""
+    """True if `lines` begin with the type of the original error, so that the type need not be added."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class RankFacts:
 
 @dataclass(frozen=True)
 class StallWords:
-    """Patterns for the log lines of a reducer that waits for ranks: a complaint, then a line for each missing rank."""
+    """Patterns for a stall warning of `reducer` (Horovod): a `complaint`, then a `missing_rank` line for each rank."""
 
     reducer: str
     complaint: re.Pattern[str]
@@ -66,7 +66,7 @@ class Framework:
     data_service: str
     """Module of `headrace.host.services` with the framework's data service, which makes batches."""
     without_sharing: str
-    """Argument that a script passes for a dataset of which each host reads all of its own files."""
+    """Argument that a script passes for a dataset that ranks must not divide, because each host has its own files."""
     measured_by: str
     """Class that a script uses to have its steps measured."""
     rank_environ: Callable[[RankFacts], dict[str, str]]
@@ -79,20 +79,20 @@ class Framework:
     """True if `headrace lint` can check scripts of this framework."""
     installer: Installer | None = None
     recipe: str = ""
-    """Folder in a checkout with the installer's recipe; empty: there is no installer."""
+    """Folder in a checkout with the recipe for the `installer`; empty if there is no installer."""
     process_environ: Callable[[Mapping[str, str]], dict[str, str]] = lambda _: {}
     """Returns the environment variables to set for each Python process of a host. Takes the host's environment."""
     has_sockets_in_tmpdir: bool = False
     """True if the framework's processes use sockets in TMPDIR. The path of TMPDIR must then be short."""
     shows_batches: bool = False
-    """True if a rank's signal file shows that it takes batches, even before its first step."""
+    """True if the file `rankN` in the signal folder shows rank N's first batch, and not only its first step."""
     trains_in_threads: bool = False
     """True if a rank must end when any of its threads, not only the main one, loses the connection to another rank."""
     noise: str = ""
     """Regular expression for log lines that hold no information; empty: there are none."""
     stall_words: StallWords | None = None
     advice: Callable[[BaseException, str], str] = lambda _, __: ""
-    """Returns advice on an exception. Takes the exception and its text; empty: there is no advice."""
+    """Returns advice on an exception, or an empty text. Takes the exception and its text."""
     before_script: Callable[[MutableMapping[str, str]], None] = lambda _: None
     """Called on each rank before the script, with the rank's environment, which it may change."""
     after_script: Callable[[], None] = lambda: None

@@ -26,11 +26,11 @@ _OF_MPI = {
     "LOCAL_WORLD_SIZE": "OMPI_COMM_WORLD_LOCAL_SIZE",
 }
 PORT_IN_USE = (
-    "a feed server on the same host also runs the script up to its first batch: open the port after that batch, or "
-    "only where headrace.torch.is_feed_server() is False"
+    "each feed server on the host also runs the script up to the script's first batch, and may hold the port: "
+    "open the port after that batch, or only where headrace.torch.is_feed_server() is False"
 )
 GLOO_S = 5.0
-"""Most seconds that a rank waits, before it ends, until gloo's threads are idle. If they already are, about 40 ms."""
+"""Most seconds that an ending rank waits for gloo's threads to be idle. If they already are, it takes about 40 ms."""
 
 
 def _rank_environ(facts: RankFacts) -> dict[str, str]:

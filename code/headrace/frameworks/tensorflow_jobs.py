@@ -26,7 +26,7 @@ _ADVICE = {
     "PyFunc is stateful": "the iterator of a distributed dataset cannot be saved: leave it out of "
     "tf.train.Checkpoint. To resume in mid-epoch, use callbacks.Checkpoint and data.Shards",
 }
-"""Advice on an error, by a part of the error's text."""
+"""Advice on errors. Each key is a part of the error's text."""
 _PLACE = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _ABOUT_THE_NODE = re.compile(
     r"Detected at node|<stack traces|Hint:|\d+ (successful operations|derived errors|root error)"

@@ -144,7 +144,7 @@ class HostRun:
         return left if left and (found is fallback or WITHOUT_A_WORD in found.message) else found
 
     def wait(self, timeout_s: float = TICK_S) -> None:
-        """Act on events until one of them brings news, at most for `timeout_s`.
+        """Act on events for `timeout_s`. Return early after any event but a status that has only new measurements.
 
         Raises:
             SetupError: the MPI daemon cannot be started.

@@ -53,7 +53,7 @@ class HostAnswered:
     host: str
     status: Mapping[str, Any]
     news: bool = True
-    """True if the status differs from the one before in more than measurements."""
+    """False if only measurements, such as CPU time, differ from the host's previous status."""
 
 
 @dataclass(frozen=True)

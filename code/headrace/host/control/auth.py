@@ -81,7 +81,7 @@ class ServerAuth:
         return encode(nonce=server_nonce, proof=_mac(self._secret, "server", self._host, client_nonce, server_nonce))
 
     def open(self, method: str, message: bytes) -> tuple[dict[str, Any], _Seal]:
-        """Return the body of a call, and the seal for its reply. Raises `Refused` if the call is forged or a replay."""
+        """Return a call's body, and the `_Seal` to sign the reply. Raises `Refused` for a forged or replayed call."""
         record = decode(message)
         client_nonce, server_nonce = _text(record, "client_nonce"), _text(record, "server_nonce")
         fresh, _, issued = server_nonce.partition(".")
@@ -142,7 +142,7 @@ class ClientAuth:
         self._key = _session_key(self._secret, self._host, self._nonce, self._server_nonce)
 
     def seal(self, method: str, body: dict[str, Any]) -> tuple[bytes, _Seal]:
-        """Return a signed call, and the seal that verifies its reply."""
+        """Return a signed call, and the `_Seal` to verify the reply's signature."""
         self._counter += 1
         text = json.dumps(body)
         mac = _mac(self._key, "call", method, self._counter, text)

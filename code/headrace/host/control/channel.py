@@ -1,4 +1,4 @@
-"""The control channel between hosts: authenticated gRPC on port 16000, with a deadline on each of a few small calls.
+"""The control channel between hosts: authenticated gRPC on port 16000. It has a few small calls, each with a deadline.
 
 Every host runs a server. The leader calls `renew` on every other host every 1 to 2.5 s, headrace's MPI agent calls
 `start_mpi_daemon`, and a rank that sends files calls `has` and `keep`. Unauthenticated clients, malformed messages and
@@ -34,8 +34,8 @@ SERVICE = "headrace.Control"
 MAX_MESSAGE_BYTES = 256 * 1024
 """Largest call in bytes. It is small because clients can send calls before they are authenticated."""
 MAX_REPLY_BYTES = 16 << 20
-"""Largest reply in bytes. A dnn host's status has a count for each worker and each of its ranks: 8,000 workers on 1,000
-hosts, and 8 ranks, make 5 MB."""
+"""Largest reply in bytes. A dnn host replies with its status. Each of its ranks counts the batches of each worker: with
+8 ranks on the host, and 8,000 workers on 1,000 hosts, that is 5 MB."""
 CALL_TIMEOUT_S = 3.0
 REFUSAL_LOG_INTERVAL_S = 5.0
 SILENT_MS = 5000
@@ -126,7 +126,7 @@ class ControlServer:
         return grpc.unary_unary_rpc_method_handler(handle)
 
     def _stream(self, name: str, take: StreamHandler) -> grpc.RpcMethodHandler:
-        """Return the handler of a stream: one authenticated message, which announces the raw messages after it."""
+        """Return the handler of a stream. Its first message is authenticated and announces the raw ones after it."""
 
         async def handle(messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> bytes:
             try:
@@ -178,7 +178,7 @@ class ControlClient:
     def call(
         self, method: str, body: Body, timeout_s: float = CALL_TIMEOUT_S, chunks: Iterable[bytes] | None = None
     ) -> Body:
-        """Make one authenticated call and return the reply. `chunks`: raw messages to send after it, if it is a stream.
+        """Make one authenticated call and return the reply. If the call is a stream, send `chunks` after it, unsigned.
 
         Raises:
             ControlError: no reply came in time, or the reply is not authentic.

@@ -22,7 +22,7 @@ CHUNK_BYTES = 192 * 1024
 """Bytes of a file in one message; the control channel accepts messages up to 256 KiB."""
 CHUNK_TIMEOUT_S = 30.0
 SPARED_BYTES = 1 << 30
-"""The bytes that stay free on the disk."""
+"""Bytes that must stay free on the disk. A file that would take them is refused."""
 
 
 class FileKeeper:
@@ -41,7 +41,7 @@ class FileKeeper:
         path, size, sha256 = Path(str(body.get("path"))), body.get("bytes"), str(body.get("sha256"))
         named_by_content = re.fullmatch("[0-9a-f]{64}", sha256) and path.name == f"{sha256}.bin"
         if path.parent != self._folder or not named_by_content or not isinstance(size, int) or size < 0:
-            return {"error": f"{path} is not a file of {self._folder} that is named by its content"}
+            return {"error": f"{path} must be a file in {self._folder}, named after the SHA-256 of its content"}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             if size > shutil.disk_usage(path.parent).free - SPARED_BYTES:

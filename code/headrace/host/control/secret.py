@@ -14,10 +14,10 @@ from headrace.job.settings import PLACEHOLDER_SECRET, SECRET_VARIABLE, Settings
 
 
 def with_secret(settings: Settings, topology: Topology, environ: Mapping[str, str], rank: object = None) -> Settings:
-    """Return the settings with a secret: the job's; a random one for a single host; else one derived from the ARN.
+    """Return the settings with a secret: the job's own, else a random one (single host) or one derived from the ARN.
 
     Args:
-        rank: set if the toolkit starts a launcher for each rank.
+        rank: this launcher's rank, if SageMaker's toolkit starts a launcher for each rank. Then no random one is made.
 
     Raises:
         InputError: the job has neither a secret nor an ARN.

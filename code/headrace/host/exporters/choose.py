@@ -1,4 +1,4 @@
-"""Open a job's exporters: always those to files, and the others if they are configured."""
+"""Open the exporters of a job's figures: always to files, and to OpenMetrics and MLflow if the user asked for them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def open_exporters(plan: HostPlan, log: HostLog) -> list[Exporter]:
 
 
 def to_file(path: Path) -> Write:
-    """Return a function that appends records to this file. Each call writes once, so that rank 0's lines stay whole."""
+    """Return a function that appends records to this file. Each call writes once: rank 0 appends its lines too."""
 
     def write(records: Sequence[Record]) -> None:
         # Rank 0 writes the steps, and the summary has its own file.

@@ -12,8 +12,8 @@ from typing import Any
 from headrace.job.settings import without_password
 
 Record = Mapping[str, Any]
-"""A record of figures. Besides `time` it has rank 0's `step`, `step_ms`, …; or `groups`; or `workers`; or `event` and
-`what`; or the job's `summary`."""
+"""A record of figures: `time`, and the figures of one kind. The kinds are: rank 0's step (`step`, `step_ms`, …),
+`groups`, `workers`, an event (`event` and `what`), and the job's `summary`."""
 Write = Callable[[Sequence[Record]], None]
 MOST_WAITING = 1000
 """The number of records that may wait to be written; further ones are dropped."""

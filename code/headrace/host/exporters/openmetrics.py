@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from headrace.host.exporters.exporter import Record, Write
 
 OF_A_STEP = {
-    "step_ms": ("headrace_step_seconds", "Time of a training step, lately", 1e-3),
-    "data_wait_ms": ("headrace_data_wait_seconds", "Part of a step that waits for data, lately", 1e-3),
+    "step_ms": ("headrace_step_seconds", "Mean time of recent training steps", 1e-3),
+    "data_wait_ms": ("headrace_data_wait_seconds", "Mean time that recent steps waited for data", 1e-3),
     "samples_per_s": ("headrace_samples_per_second", "Samples a second, over all ranks", 1.0),
-    "input_bound": ("headrace_input_bound_ratio", "Part of a step that waits for data, 0 to 1", 1.0),
+    "input_bound": ("headrace_input_bound_ratio", "Share of the step time spent waiting for data, 0 to 1", 1.0),
     "step": ("headrace_steps", "Training steps made", 1.0),
 }
-"""Metrics by field of a step's record: name, description, and the factor that converts to its unit."""
+"""Metric for each field of a step's record: name, description, and the factor that converts the field to its unit."""
 OF_A_GROUP = {
     "cpu_utilization": ("headrace_cpu_utilization_ratio", "CPU use of a group's hosts, 0 to 1"),
     "gpu_utilization": ("headrace_gpu_utilization_ratio", "GPU use of a group's hosts, 0 to 1"),

@@ -1,6 +1,6 @@
 """Decide what the job waits for and whether it has failed, from the events so far and from deadlines.
 
-This module has no threads and no sockets. The only file that it writes asks rank 0 for a checkpoint.
+This module has no threads and no sockets. It writes one file: the one that asks rank 0 for a checkpoint.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Verdict:
     stalled: bool = False
     """Whether to print the ranks' stacks."""
     ask_ranks: bool = False
-    """Whether the ranks' output may name the rank that failed first, which is then the root cause."""
+    """Whether to look in the ranks' output for the rank that failed first, and take its failure as the root cause."""
 
 
 class Decider:
@@ -89,7 +89,7 @@ class Decider:
         return self._missing_hosts(everyone) + self._service.missing(reports, self._hosts.lost)
 
     def give_up(self, missing: list[str]) -> None:
-        """Count the hosts that have never answered as lost. To be called after the start's deadline.
+        """After the deadline of the start, give up the hosts that have never answered: they are lost.
 
         Raises:
             DeadlineError: the job cannot go on without what is missing; the message names it.
@@ -138,7 +138,7 @@ class Decider:
         return None
 
     def lose(self, host: str) -> RootCause | None:
-        """Count a host as lost; return the root cause if the job cannot go on without it."""
+        """Record a host as lost; return the root cause if the job cannot go on without it."""
         settings, error = self._settings, self._hosts.errors[host]
         self._hosts.lost.append(host)
         self._log.event("host_lost", host=host, error=error)
@@ -171,7 +171,7 @@ class Decider:
         )
 
     def _failed_host(self, now: float) -> RootCause | None:
-        """Return another host's failure, or None. The end of an MPI daemon counts later: mpirun may yet say why."""
+        """Return another host's failure, or None. If an MPI daemon ended, mpirun first gets time to say why."""
         for status in self._hosts.present().values():
             if not isinstance(status.get("failure"), dict):
                 continue
@@ -207,7 +207,7 @@ class RankWatch:
         self._settings, self._ranks = settings, ranks
         self._left: set[str] = set()
         self.starts_by = math.inf
-        """Deadline for the preflight to begin, in monotonic seconds; infinity if there is none or it has begun."""
+        """Deadline for the preflight to begin, in monotonic seconds; infinity without a preflight or once it runs."""
         self.ends_by = math.inf
         """Deadline for MPI to end, in monotonic seconds; infinity until all ranks have left."""
         self.aborts_by = math.inf
@@ -232,7 +232,7 @@ class RankWatch:
                 self.ends_by = min(self.ends_by, now + END_S)
 
     def rank_failed(self, now: float) -> None:
-        """Note that a rank has failed. The rank's event says so, or its output."""
+        """Note that a rank has failed, as its event or its output shows. All ranks must then end within `END_S`."""
         self.aborts_by = min(self.aborts_by, now + END_S)
 
 
@@ -254,7 +254,7 @@ class StopRequest:
             self._checkpoints += 1
 
     def due(self, requests: Mapping[str, str], stepping: bool, now: float) -> tuple[str, str] | None:
-        """Return the host with a stop request and its signal; None without a request or while rank 0 saves its state.
+        """Return the host and signal of a stop request; None if there is none, or while rank 0 saves a checkpoint.
 
         Args:
             requests: the signal that each host got; empty for none.

@@ -38,7 +38,7 @@ class Timeline:
             self._put(figures)
 
     def look(self, statuses: Mapping[str, Mapping[str, Any]], lost: Sequence[str], now: float) -> None:
-        """Export restarts and lost hosts from the hosts' latest statuses, and figures every `INTERVAL_S`."""
+        """Export new restarts and lost hosts at each call, and the figures of groups and workers every `INTERVAL_S`."""
         for host in set(lost) - self._lost:
             self._put({"event": "host_lost", "what": f"{host} lost"})
         self._lost = set(lost)

@@ -132,9 +132,9 @@ class Leader:
             run.wait()
 
     def _await_late(self) -> list[str]:
-        """Return what is still missing while training runs. At the deadline, count hosts that never answered as lost.
+        """Return what is still missing while training runs. At the deadline, give up hosts that never answered.
 
-        A late server joins whenever it is ready: beside a busy trainer it may take long to start.
+        A late server has no deadline, because its start may take long beside a busy trainer. It joins when it is ready.
         """
         missing = self._missing_for_data()
         now = time.monotonic()
@@ -147,7 +147,7 @@ class Leader:
         return missing
 
     def _give_up(self, missing: list[str], now: float) -> None:
-        """After the deadline, count silent hosts as lost. Raises `DeadlineError` if the job cannot go on."""
+        """After the deadline, give up hosts that never answered. Raises `DeadlineError` if the job cannot go on."""
         if now - self._run.started > self._run.plan.settings.startup_timeout_s:
             self._decider.give_up(missing)
 
@@ -162,7 +162,7 @@ class Leader:
         return self._times.has_reached("first_step")
 
     def _missing_for_data(self) -> list[str]:
-        """Return what ranks wait for. Once the data service can decide for all hosts, pass its decision on."""
+        """Return what ranks wait for. Once the data service can decide (such as on a protocol), tell all hosts."""
         run, reports = self._run, self._reports()
         if self._decision is None:
             self._decision = run.service.decide(reports, self._hosts.lost, time.monotonic())
@@ -204,8 +204,8 @@ class Leader:
     def _settle(self, cause: RootCause) -> RootCause:
         """Return the root cause, with the kernel's reason if there is one.
 
-        The toolkit's mpirun kills its launchers one second after a rank has failed. So under the toolkit, the root
-        cause is written to its files at once, and again when the reason is known.
+        Under SageMaker's toolkit, mpirun kills the launchers one second after a rank has failed. So write the root
+        cause to files now, without the kernel's reason, and again once the reason is known.
         """
         self._write_down(cause)
         cause = self._with_kernels_reason(cause)
@@ -232,7 +232,7 @@ class Leader:
         return explained(cause, self._statuses().get(cause.host, {}).get("memory") or {})
 
     def _deliver(self, outcome: Outcome) -> None:
-        """Send every host the outcome while this host ends its children. A host that is silent for a lease is lost."""
+        """Send each host the outcome while this host ends its children. A host silent for `lease_s` is lost."""
         run, hosts = self._run, self._hosts
         run.state.usage.freeze()
         for lease in self._leases:
@@ -260,7 +260,7 @@ class Leader:
                 self._times.reach("trainer_ready", at)
 
     def _news(self) -> Body:
-        """Return the content of a lease renewal: phase and decision. The leases' threads call this."""
+        """Return what a lease renewal sends: phase, and the data service's decision. The leases' threads call it."""
         decision = self._decision
         phase = STEPPING if self._stepping else STARTING
         return {"phase": phase, "decision": dict(decision.fields) if decision else None}

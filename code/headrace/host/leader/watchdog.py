@@ -21,9 +21,9 @@ _REDUCERS = " or ".join(each.stall_words.reducer for each in FRAMEWORKS.values()
 class StallWatchdog:
     """Watches the files by which `headrace.rank.liveness` shows progress; scripts need not do anything for it.
 
-    Steps, batches and collectives always count as progress. Movement of a main thread counts too, except while ranks
-    wait in an allreduce: then a rank that moves but never joins has hung. Output counts until the first step. A file
-    counts if its time changes, forwards or backwards: the wall clock may jump.
+    A step, a batch or a collective is progress. So is a main thread that moves in its program, unless other ranks wait
+    in an allreduce: then a rank that moves but never joins it has hung. Before the first of these, a printed line is
+    progress too. Any change of a file's time counts, even backwards, because the wall clock may jump.
     """
 
     def __init__(self, signal_dir: Path, timeout_s: float, start_timeout_s: float, now: float) -> None:
@@ -62,7 +62,7 @@ class StallWatchdog:
     def limit_name(self) -> str:
         """The name of the limit that applies now."""
         if self._deadlocked:
-            return f"and {_REDUCERS} says that all ranks are waited for"
+            return f"and {_REDUCERS} reports every rank as missing"
         return "stall_timeout_s" if self._seen else "startup_timeout_s"
 
     def _files(self, prefix: str) -> dict[str, int]:
@@ -80,7 +80,7 @@ def diagnose_start(leader: str, timeout_s: float, statuses: Mapping[str, Mapping
     for host, status in statuses.items():
         for name in status.get("suspended", []):
             if name in (MPIRUN, ORTED) or name.startswith("rank"):
-                return RootCause(host, name, f"{late}, and this process is suspended")
+                return RootCause(host, name, f"{late}, and {name} is suspended")
     advice = "can the dnn hosts reach each other on all TCP ports (security group)? The log has the ranks' stacks"
     return RootCause(leader, "trainer", f"{late}: {advice}")
 
@@ -88,7 +88,7 @@ def diagnose_start(leader: str, timeout_s: float, statuses: Mapping[str, Mapping
 def diagnose(
     leader: str, silence: str, ranks: RankLog, statuses: Mapping[str, Mapping[str, Any]], waited_for: str
 ) -> RootCause:
-    """Return the root cause of a stall, as far as it shows from outside: a suspended process, or what ranks wait for.
+    """Return the root cause of a stall, as the leader sees it: a suspended process, or else what the ranks wait for.
 
     Args:
         silence: the time without a step, and the setting that limits it, as text.
@@ -101,18 +101,18 @@ def diagnose(
         host, name = suspended[0]
         waits = {"rank": " for it in an allreduce", "mpirun": ""}
         waited = waits.get(name.rstrip("0123456789"), " for data" if waited_for else "")
-        return RootCause(host, name, f"{stalled}: the trainer waited{waited}, and this process is suspended")
+        return RootCause(host, name, f"{stalled}: {name} is suspended, and the trainer waited{waited}")
     if ranks.all_ended:
         why = (
-            "the script has ended on all ranks, but their processes have not: look for a thread that is no daemon, an "
-            "exit handler that waits, or a program that holds their output"
+            "the script has ended on all ranks, but their processes have not: look for a non-daemon thread, an exit "
+            "handler that never returns, or a program that keeps their stdout or stderr open"
         )
     elif ranks.wait_for_each_other or len(missing) == ranks.world_size > 1:
         where = f" ({ranks.where_they_wait})" if ranks.where_they_wait else ""
         why = (
-            f"the ranks wait for each other in different collectives{where}, so they made unequal numbers of steps: "
-            "look for a dataset that ends earlier on one rank (filter and batch it before data.distribute), or a "
-            "branch that not all ranks take"
+            f"the ranks wait for each other in different collectives{where}, so they made unequal numbers of steps. "
+            "Look for a dataset that ends earlier on one rank (filter and batch it before data.distribute), or for a "
+            "branch that only some ranks take"
         )
     elif ends := ranks.waits_for_ends:
         advice = "; move what filters, batches or mixes elements at random before data.distribute"

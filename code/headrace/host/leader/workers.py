@@ -14,7 +14,7 @@ FIGURES = ("batches", *RATES)
 
 @dataclass(frozen=True)
 class _Receipt:
-    """The batches and bytes that one rank had received from each server, at `at` seconds of its host's clock."""
+    """The batches and bytes that one rank had received from each server by the time `at`, in seconds of its clock."""
 
     at: float
     counts: Mapping[str, tuple[int, int]]
@@ -24,9 +24,9 @@ def workers(names: Mapping[str, str], statuses: Statuses) -> dict[str, Any]:
     """Return the summary's figures of each worker, by its name.
 
     `batches` is the count since the start. `share` has, by rank, the part of the rank's batches that came from this
-    worker, 0 to 1. `batches_per_s` and `bytes_per_s` are sums over all ranks; each rank counts from its first batches.
-    Counts and rates are None if batches travel over gRPC, where ranks do not count. `processors` is the mean number of
-    processors that the worker's processes kept busy since the first step.
+    worker, 0 to 1. `batches_per_s` and `bytes_per_s` are summed over all ranks, and measured from each rank's first
+    batches on. Over gRPC, ranks cannot count their batches: then `batches` and both rates are None. `processors` is the
+    mean number of processors that the worker's processes kept busy since the first step.
 
     Args:
         names: HOST/NAME of each worker by HOST:PORT, see `DataService.worker_names`.
@@ -78,7 +78,7 @@ def _rates(first: _Receipt, last: _Receipt, server: str) -> dict[str, float]:
 
 
 def _receipts(statuses: Statuses) -> Iterator[tuple[str, _Receipt, _Receipt]]:
-    """Yield each rank with two receipts: at its first batches, and the latest."""
+    """Yield each rank, with its counts when its first batches had come, and its latest counts."""
     for status in statuses.values():
         received = status.get("received")
         for rank, said in received.items() if isinstance(received, Mapping) else ():

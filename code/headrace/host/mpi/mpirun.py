@@ -32,8 +32,8 @@ _EFA = _RDMA | {"ml.g4dn.8xlarge", "ml.g4dn.12xlarge", "ml.g5.48xlarge", "ml.p3d
 def find_program(name: str) -> str:
     """Return the path of an Open MPI program: beside this Python, else on PATH.
 
-    Links in the path are resolved, because mpirun passes its folder to the ranks: ranks that get different paths of
-    the same folder wait for each other for ever.
+    Symlinks to the program's folder are resolved, because mpirun passes this path to the ranks. If ranks got different
+    paths of the same folder, they would wait for each other for ever.
     """
     found = shutil.which(name, path=sysconfig.get_path("scripts")) or shutil.which(name)
     if not found:
