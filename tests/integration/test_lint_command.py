@@ -161,7 +161,7 @@ def test_a_plan_says_what_is_cheaper_than_hosts_from_the_runs_own_script_and_arg
     (run / "algo-1/input/config/hyperparameters.json").write_text(json.dumps(given))
     assert main(["plan", str(run), "--lint"]) == 0
     said = capsys.readouterr().out
-    assert "looking for what is cheaper than hosts" in said
+    assert "changes to the script may be cheaper than hosts" in said
     assert "wide-wire: 4.0× fewer bytes on the wire" in said
     (run / "algo-1/code/mine.py").write_text("raise ValueError('no data here')")
     assert main(["plan", str(run), "--lint"]) == 1

@@ -69,7 +69,7 @@ def test_report_and_plan_agree_on_the_limit(name, tmp_path, capsys):
     if limit == WAITING:
         assert "is input-bound" in said
     if limit in (GPU, PROCESS):
-        assert f"limit is {limit}" in said and f"{limit} is the limit." in planned
+        assert f"limit is {limit}" in said and f"are limited by {limit}." in planned
         assert ("more data hosts gain nothing" in planned) == (limit == PROCESS)
     if limit == COPYING:
         assert "prefetch_to_device" in said
@@ -78,7 +78,7 @@ def test_report_and_plan_agree_on_the_limit(name, tmp_path, capsys):
 def test_a_plan_from_an_estimated_ideal_says_so(tmp_path, capsys):
     (tmp_path / "summary.json").write_text(json.dumps(run(100, 80) | {"ideal_step_from": "waits"}))
     main([str(tmp_path)])
-    assert "the ideal step is what waiting left of a step" in capsys.readouterr().out
+    assert "the ideal step time is estimated as step time minus waiting" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("parts", [[], {"waiting": "x"}, {"waiting": 1.0, "computing": 1.0, "copying": "x"}])

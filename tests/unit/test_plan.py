@@ -92,7 +92,7 @@ def test_a_simulated_run_has_no_price_unless_it_stands_for_a_type(tmp_path, caps
     assert "the run was simulated, so hosts here have no price" in said
     assert "cheapest" not in said
     said = plan(tmp_path, capsys, "--as", "ml.p4d.24xlarge", simulated=True)
-    assert "96 CPU of its dnn hosts stands for 96 of ml.p4d.24xlarge" in said
+    assert "a dnn host's CPUs (96) stand for 96 vCPUs of ml.p4d.24xlarge" in said
 
 
 def test_the_flags_start_a_job_of_the_runs_framework_and_of_no_types_here(tmp_path, capsys):
@@ -104,8 +104,8 @@ def test_the_flags_start_a_job_of_the_runs_framework_and_of_no_types_here(tmp_pa
 
 def test_another_number_of_ranks_than_the_type_would_have_is_told_with_the_batch_that_makes_up_for_it(tmp_path, capsys):
     said = plan(tmp_path, capsys, "--as", "ml.g5.12xlarge", simulated=True)
-    assert "give each rank a batch of 512, since a host of ml.g5.12xlarge has 4 where the run's had 8" in said
-    assert "give each rank" not in plan(tmp_path, capsys, "--as", "dnn_group=ml.p4d.24xlarge", simulated=True)
+    assert "ranks on each host: 4 on ml.g5.12xlarge, 8 in the run. Give each rank a batch of 512, so" in said
+    assert "Give each rank" not in plan(tmp_path, capsys, "--as", "dnn_group=ml.p4d.24xlarge", simulated=True)
 
 
 def test_the_whole_of_the_planned_training_is_told(tmp_path, capsys):
@@ -154,7 +154,7 @@ def test_a_run_that_has_measured_too_little_is_refused_with_the_reason(changes, 
         (["--max_data_hosts", "0"], "--max_data_hosts is 0"),
         (["--max_data_hosts", "1000"], "expected 1 to 100"),
         (["--epochs", "1" + "0" * 400], "--epochs is 1000000"),
-        (["--as", "data_group=ml.c5.18xlarge"], "here it is the dnn hosts' type"),
+        (["--as", "data_group=ml.c5.18xlarge"], "--as is for dnn hosts here"),
         (["--as", "ml.nothing.large"], "--as ml.nothing.large"),
         (["--as", "gpus=ml.p4d.24xlarge"], "not of the form"),
         (["--as", "dnn_group="], "lacks ''"),

@@ -185,7 +185,7 @@ def test_what_costs_as_much_is_said_to(tmp_path, capsys):
     ("changes", "said"),
     [
         ({"steps": 0}, "none was measured: did the script train"),
-        ({"final_metrics": {"loss": None}}, "no number    loss: training has diverged"),
+        ({"final_metrics": {"loss": None}}, "not finite   loss: training has diverged"),
         ({"interrupted": True, "outcome": "failed"}, "one was interrupted"),
     ],
 )

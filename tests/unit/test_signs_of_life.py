@@ -28,7 +28,7 @@ def test_a_disk_that_fails_for_a_moment_is_told_of_once_and_signs_of_life_go_on(
         wait_for((folder / "rank3").exists, "a sign of life")
     finally:
         watch.stop()
-    assert capfd.readouterr().err.count("signs of life cannot be written") == 1
+    assert capfd.readouterr().err.count("cannot write this rank's progress") == 1
 
 
 def test_a_rank_without_progress_gives_no_strong_sign_while_the_disk_fails(tmp_path, monkeypatch):

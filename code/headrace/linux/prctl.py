@@ -45,8 +45,8 @@ def allow_open_files() -> None:
 def yield_to_others(nice: int) -> None:
     """Lower the priority of this process and of the session that it leads.
 
-    If the kernel groups processes by session (`autogroup`, on most desktops and bare machines), each session gets an
-    equal share of the processors. The niceness of the group then counts, and not the niceness of its processes.
+    On most desktops and bare machines, the kernel divides the processors equally among sessions (`autogroup`). The
+    niceness of a process then counts only within its session, so the session gets this niceness too.
     """
     os.nice(nice)
     for _ in range(3):
@@ -63,13 +63,13 @@ def yield_to_others(nice: int) -> None:
 def child_command(argv: Sequence[str], nice: int = 0, cpus: Collection[int] = ()) -> list[str]:
     """Return a command that runs `argv` as a child of this process. The child is killed when this process ends.
 
-    A small Python program changes its settings and then executes `argv`, with the same process id. Popen's `preexec_fn`
-    would run Python code in the fork of a process with threads, where it can wait forever for a lock.
+    The command runs this file. It sets the child's niceness and processors, and then executes `argv` with the same
+    process id. Popen's `preexec_fn` is no alternative: in the fork of a process with threads, it can deadlock.
 
     Args:
         argv: the program and its arguments.
         nice: how far to lower the priority (see `yield_to_others`); 0 keeps it.
-        cpus: the processors that the program may use; none given means all.
+        cpus: the processors that the program may use; empty means all.
     """
     return [sys.executable, "-S", _THIS_FILE, str(os.getpid()), str(nice), ",".join(map(str, sorted(cpus))), *argv]
 

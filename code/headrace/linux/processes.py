@@ -49,9 +49,9 @@ def is_stopped(pid: int) -> bool:
 
 
 def wait_for_threads(named: str, limit_s: float) -> None:
-    """Wait until all threads whose names begin with `named` are asleep at two checks in a row.
+    """Wait until two checks in a row find all threads whose names begin with `named` asleep.
 
-    Python's global lock is free between the checks. A thread that only waited for the lock is awake at the second one.
+    One check is not enough: a thread that waits for Python's global lock sleeps too. It gets the lock between checks.
 
     Args:
         named: beginning of the names of threads of this process.
@@ -138,7 +138,7 @@ def end_children() -> None:
 
 
 def reap_orphans() -> None:
-    """Reap adopted children that have ended. Children of `subprocess` are left to it."""
+    """Reap adopted children that have ended. Children given to `own_child` are left to their `Popen` objects."""
     for process in psutil.Process().children():
         with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):
             if process.status() == psutil.STATUS_ZOMBIE and process.pid not in _popen_children:
@@ -171,7 +171,7 @@ def reopen_files() -> None:
 
 
 def close_sockets_on(port: int) -> None:
-    """Close this forked process's copies of a server's sockets on `port`, so that the server's end frees the port."""
+    """Close a server's sockets on `port` in this forked process, so that the port becomes free when the server ends."""
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
             if stat.S_ISSOCK(os.fstat(int(name)).st_mode):

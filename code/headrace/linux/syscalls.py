@@ -32,7 +32,7 @@ def mount(source: str, target: str, kind: str, flags: int) -> None:
 
 
 def become_root_of_new_user_namespace(flags: int) -> None:
-    """Move this process into a new user namespace with its user as root, and into new ones of the kinds in `flags`."""
+    """Move this process into a new user namespace as its root, and into new namespaces of the kinds in `flags`."""
     uid, gid = os.geteuid(), os.getegid()
     unshare(CLONE_NEWUSER | flags)
     for name, content in (("setgroups", "deny"), ("uid_map", f"0 {uid} 1"), ("gid_map", f"0 {gid} 1")):

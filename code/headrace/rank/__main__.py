@@ -1,6 +1,6 @@
 """Start one rank: `python -m headrace.rank -m mpi4py SCRIPT ARGS…`.
 
-mpirun starts this program, or the launcher does if the toolkit's mpirun has started the launcher as that rank.
+mpirun starts this program. Under SageMaker's toolkit, it starts a launcher for each rank, which starts this program.
 
 mpi4py runs the script. This module adds four things. A rank dies with its MPI daemon. On SIGUSR1 it prints the stacks
 of all its threads. After an uncaught exception it logs the error and aborts MPI. This ends all ranks at once, before
@@ -37,7 +37,7 @@ from headrace.rank.preflight.run import run_preflight
 LOST_PEER_S = 2.0
 """Seconds that a rank waits before it reports a lost connection, so that the lost rank's own failure comes first."""
 _over: list[bool] = []
-"""Flag that the script has ended: the list is then not empty."""
+"""Empty until the script has ended; then it holds True."""
 
 
 def main() -> None:
@@ -89,7 +89,7 @@ def _failed(script: str, error: BaseException) -> None:
 
 
 def _thread_failed(script: str, thread: threading.ExceptHookArgs) -> None:
-    """Print a thread's error, as Python does. If the thread trained and lost another rank, end this rank too."""
+    """Print a thread's error, as Python does. End this rank if a training thread's error shows that a rank ended."""
     error = thread.exc_value
     in_threads = (each for each in FRAMEWORKS.values() if each.trains_in_threads)
     if error and not _over and any(each.lost_peer(error, text_of(error)) for each in in_threads):

@@ -34,7 +34,7 @@ EMPTY_REPORT: dict[str, Any] = {
     "train_s": 0.0,
     "final_metrics": {},
 }
-"""Rank 0's report before the first step, with every field."""
+"""All fields of rank 0's report, with their values before the first step."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class TrainerContext:
     local_workers: str = "on"
     """`off` if no tf.data worker runs on this rank's host, else `on`."""
     protocol_file: str = ""
-    """File to which the launcher writes the protocol for batches, once it is chosen; empty without a launcher."""
+    """File to which the launcher writes the name of the chosen data transfer protocol; empty without a launcher."""
 
     def __post_init__(self) -> None:
         if self.tf_data_mode not in TF_DATA_MODES:

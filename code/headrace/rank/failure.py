@@ -21,8 +21,8 @@ from headrace.frameworks.framework import Said
 from headrace.outcome import LOG_TAIL_LINES, RootCause
 
 FILE_ELSEWHERE = (
-    "each data host reads files itself: give data_group the channel too; what the script writes is on its own host "
-    "alone, so make the dataset of it in memory, or train without data hosts"
+    "each data host reads files itself: give data_group the channel too. A file that the script writes exists only on "
+    "the script's host: make that dataset in memory, or train without data hosts"
 )
 PREFIX = "failed-rank"
 MOST_CHARACTERS = 1_000

@@ -94,7 +94,7 @@ class Watch:
     def _say_once(self, error: OSError) -> None:
         if not self._has_failed:
             with contextlib.suppress(OSError, ValueError):
-                print(f"signs of life cannot be written ({error}); trying again", file=sys.__stderr__, flush=True)
+                print(f"cannot write this rank's progress ({error}); trying again", file=sys.__stderr__, flush=True)
         self._has_failed = True
 
     def _main_thread_at(self) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from headrace.report.candidates import NEARLY, Option, cheapest, fastest, worth_
 HARDLY_WAITS = 0.05
 """Up to this share of time spent waiting for data, data hosts are not advised. Above it, prices decide."""
 _ROUNDED = 1.0005
-"""Factor that raises the figures in the error message, so that their four printed digits work as limits."""
+"""Factor that raises the hours and dollars in the error message, so that they still suffice as limits once rounded."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ def advise(
     Args:
         samples: number of samples in the whole planned training.
         budget_usd: most dollars for that training; the fastest job within this budget is advised.
-        max_hours: most hours for that training; the cheapest job within them is advised, without prices the smallest.
-        alone_waits: share of its time that the measured run waited for data; None if that run had data hosts.
+        max_hours: most hours for that training; the cheapest job within them is advised (no prices: the fewest hosts).
+        alone_waits: share of the measured run's time spent waiting for data; None if that run had data hosts.
         computing_limit: what limits a step that does not wait for data.
 
     Raises:
@@ -77,7 +77,7 @@ def advise(
     rows = sorted(shown.values(), key=lambda each: -each.prediction.step_s)
     reasons = _reasons(choice, found, waits)
     if computing_limit in REMEDIES and computing_limit in (choice.prediction.limit, alone.prediction.limit):
-        reasons.append(f"Where data is fast enough, {computing_limit} is the limit. {REMEDIES[computing_limit]}")
+        reasons.append(f"Steps that do not wait for data are limited by {computing_limit}. {REMEDIES[computing_limit]}")
     return Advice(choice, alone, least, quickest, tuple(rows), tuple(reasons))
 
 
@@ -87,19 +87,19 @@ def _reasons(choice: Option, found: Sequence[Option], waits: float) -> list[str]
         hosts = f"{choice.data_hosts} × {choice.data_type or 'data host'}"
         times = alone.prediction.step_s / choice.prediction.step_s
         return [
-            f"Rent {hosts}: {times:.2f} times as fast as without{_price_of(choice, alone)}. "
-            f"Then the limit is {choice.prediction.limit}."
+            f"Rent {hosts}: {times:.2f} times as fast as without data hosts{_price_of(choice, alone)}. "
+            f"The steps are then limited by {choice.prediction.limit}."
         ]
     if waits <= HARDLY_WAITS:
         return [f"Don't add data hosts: the training waits for data {waits:.0%} of its time."]
     best = min(found[1:], key=lambda each: each.prediction.step_s)
     times = alone.prediction.step_s / best.prediction.step_s
     if times <= NEARLY:
-        return [f"Don't add data hosts: they would not make it faster; their limit would be {best.prediction.limit}."]
+        return [f"Don't add data hosts: training gets no faster, since {best.prediction.limit} would limit it."]
     quickest = fastest(found)
     times = alone.prediction.step_s / quickest.prediction.step_s
     return [
-        "Don't add data hosts: they save less than they cost, or you did not ask for more speed. "
+        "Don't add data hosts: they save less than they cost, or your limits do not need or allow them. "
         f"The fastest job is {times:.2f} times as fast{_price_of(quickest, alone)}."
     ]
 

@@ -56,20 +56,20 @@ def write_page(runs: Runs, folder: Path, prices: Sequence[Price | None], notes: 
     drawings = [
         ("step_time", "step time", plots.step_times(runs),
          "Dashed: the ideal step time. Ticks below: checkpoints. Dotted: restarts and lost hosts."),
-        ("waiting", "waiting for data", plots.waiting(runs), "The part of a step in which it waits."),
+        ("waiting", "waiting for data", plots.waiting(runs), "The share of each step spent waiting for data."),
     ]  # fmt: skip
     for summary, timeline in runs:
         name = summary["job_name"]
         drawings += [
             (f"utilization-{name}", f"utilization by group, {name}", plots.utilization(timeline),
-             "Of all processors of the group's hosts, in the last five seconds."),
+             "Mean over all processors of the group's hosts. Each point covers the five seconds before it."),
             (f"cpu-{name}", f"CPU seconds by host, {name}", plots.cpu_by_host(summary),
-             "What each host's processes used from the first step to the end."),
+             "CPU time of each host's processes, from the first step to the end of training."),
         ]  # fmt: skip
         if timeline.delivered:
             drawings.append(
                 (f"workers-{name}", f"batches by worker, {name}", plots.delivered(timeline),
-                 "What all ranks together received from each worker, in the last five seconds.")
+                 "Batches from each worker to all ranks together. Each point covers the five seconds before it.")
             )  # fmt: skip
     summaries = [summary for summary, _ in runs]
     try:
@@ -104,7 +104,7 @@ def _notes(runs: Runs, prices: Sequence[Price | None], dated: str) -> list[str]:
         "CPU figures and bytes count from the first step to the end of training.",
     ]
     if any(prices):
-        notes.append(f"Costs: {dated}, storage not counted; of all hosts, at the training's speed.")
+        notes.append(f"Costs: {dated}, storage not counted. They are for all hosts, during the steps of training.")
         notes.append("Simulated hosts are priced as the types given with --as.")
     return notes + _unread(runs)
 
@@ -130,6 +130,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--as", dest="stands_for", action="append", metavar="[GROUP=]TYPE",
                         help="the instance type that hosts of simulated runs are priced as; repeatable: "
                              "--as dnn_group=ml.p4d.24xlarge --as data_group=ml.c5.18xlarge")  # fmt: skip
-    parser.add_argument("--price", action="append", metavar="TYPE=USD", help="your hourly price; repeatable")
+    parser.add_argument("--price", action="append", metavar="TYPE=USD", help="your hourly price of a type; repeatable")
     parser.add_argument("--prices", type=Path, metavar="CSV", help="your own table, with the columns of instances.csv")
     return parser

@@ -27,7 +27,7 @@ Summary = Mapping[str, Any]
 
 
 def compare(summaries: Sequence[Summary], prices: Sequence[Price | None] = ()) -> str:
-    """Return a table with a column for each run. Runs with the first run's script and batch show ratios to it."""
+    """Return a table with a column for each run, and ratios to the first run if script and batch size are the same."""
     return as_table([[name, *cells] for name, cells in compare_rows(summaries, prices)])
 
 
@@ -131,7 +131,7 @@ def _cpu(record: Mapping[str, Any] | None) -> str:
 
 
 def verdict(summaries: Sequence[Mapping[str, Any]], prices: Sequence[Price | None]) -> list[str]:
-    """Return a line on each run, then lines that compare further runs with the first, or say why they cannot."""
+    """Return a line on each run, then each later run's comparison with the first, or why they cannot be compared."""
     lines = [_of_one(summary) for summary in summaries]
     first, first_price = summaries[0], prices[0]
     for summary, price in zip(summaries[1:], prices[1:], strict=True):
@@ -163,7 +163,7 @@ def _of_one(summary: Mapping[str, Any]) -> str:
         return f"{name} has not measured its ideal step time, so how long it waited for data is not known."
     limit = limited_by(summary)
     if share > INPUT_BOUND_FROM and limit in (COPYING, PROCESS):
-        return f"{name}'s steps lost {share:.0%} of their time, and the limit is {limit}. {REMEDIES[limit]}"
+        return f"{name}'s steps would ideally be {share:.0%} shorter. The limit is {limit}. {REMEDIES[limit]}"
     if share > INPUT_BOUND_FROM:
         return f"{name} is input-bound: it waited for data {share:.0%} of its time."
     has_data_hosts = any(host["group"] == DATA_GROUP for host in summary["hosts"].values())

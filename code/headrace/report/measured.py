@@ -16,7 +16,7 @@ from headrace.report.runs import was_interrupted
 FEW_STEPS = 20
 SHORT_EPOCH = 50
 RECEIVE_CPU_S_PER_BATCH = 3e-3
-"""Most CPU seconds that a rank's iterators and threads need to receive a batch, besides the cost of its bytes."""
+"""Upper limit of the CPU seconds that count as a rank's cost of receiving a batch, besides the cost of its bytes."""
 NO_LIMIT = float("inf")
 
 
@@ -29,7 +29,7 @@ class Measured:
     trainer_type: InstanceType | None
     """Instance type of the dnn hosts; None if not known, as in a simulation without `--as`. Then nothing is priced."""
     trainer_type_name: str
-    """Name of the dnn hosts' instance type, or of the one that a simulated run stands for; else empty."""
+    """Name of the dnn hosts' instance type. For a simulated run, it is the type given with `--as`, or empty."""
     framework: str
     is_simulated: bool
     """True if the run was simulated and its hosts stand for no instance type."""
@@ -80,15 +80,15 @@ def measured(summary: Mapping[str, Any], table: InstanceTable, stands_for: Insta
     work, notes = _workload(summary, hosts, scale)
     if kind and stands_for:
         notes.append(
-            f"the run was simulated: {dnn[0]['cpus']} CPU of its dnn hosts stands for {kind.vcpus} of {kind.name}"
+            f"the run was simulated: a dnn host's CPUs ({dnn[0]['cpus']}) stand for {kind.vcpus} vCPUs of {kind.name}"
         )
         notes.append(f"the model's arithmetic is taken to last as long on {kind.name} as it did here")
         notes += _ranks_note(summary["world_size"] / len(dnn), kind, work.batch, len(dnn))
     elif not kind:
         notes.append("networks are taken for unlimited")
-    notes.append("a vCPU of any type makes as many samples as one of this run's hosts")
+    notes.append("vCPUs of all instance types are taken to be as fast as those of this run's hosts")
     if kind:
-        notes.append("networks at the rates of the table; types of up to 16 vCPUs keep theirs for minutes only")
+        notes.append("networks are taken at the table's rates, but types of up to 16 vCPUs keep them for minutes only")
     elif summary.get("simulated"):
         notes.append("each host here is taken to have its processors to itself; hosts that share them are slower")
     trainer = group_of(len(dnn), kind) if kind else Group(len(dnn), dnn[0]["cpus"], NO_LIMIT)
@@ -141,8 +141,8 @@ def _ranks_note(ranks: float, kind: InstanceType, batch: int, hosts: int) -> lis
         return []
     of_a_rank = round(batch / hosts / theirs) or 1
     return [
-        f"a step has the run's {batch} samples: give each rank a batch of {of_a_rank}, since a host of "
-        f"{kind.name} has {theirs} where the run's had {ranks:g}"
+        f"ranks on each host: {theirs} on {kind.name}, {ranks:g} in the run. Give each rank a batch of {of_a_rank}, "
+        f"so that a step keeps its {batch} samples"
     ]
 
 
@@ -176,24 +176,24 @@ def _workload(summary: Mapping[str, Any], hosts: list[Mapping[str, Any]], scale:
         how = "was interrupted" if was_interrupted(summary) else summary["outcome"]
         notes.append(f"the run {how}; the plan is made from the {summary['steps']} steps that it made")
     elif summary["steps"] < FEW_STEPS:
-        notes.append(f"the run made {summary['steps']} steps; {FEW_STEPS} and more tell better")
+        notes.append(f"the run made {summary['steps']} steps; a plan from {FEW_STEPS} or more is more accurate")
     if 0 < summary["steps_per_epoch"] < SHORT_EPOCH:
         notes.append(
-            f"its epochs have {summary['steps_per_epoch']} steps: what is read ahead blurs the CPU time of a sample"
+            f"an epoch has only {summary['steps_per_epoch']} steps: batches read ahead distort the CPU time of a sample"
         )
     if not sample_bytes:
-        notes.append("the bytes of a sample are not known (its shape is open): sending it costs nothing here")
+        notes.append("the bytes of a sample are not known (no fixed shape): the plan counts no cost of sending it")
     if summary["tf_data_mode"] == "local":
         make, receive = max(rank - compute, 0.0), by_size
         notes.append(
             f"sending and receiving cost {TRANSFER_CPU_S_PER_GIB} CPU seconds a GiB each (make bench BENCH=transport)"
         )
         if not compute:
-            notes.append("the model's own CPU time was not measured: all of the ranks' counts for preprocessing")
+            notes.append("the model's own CPU time was not measured: the ranks' whole CPU time counts as preprocessing")
     else:
         workers_s = sum(host["cpu_s"].get("worker", 0.0) for host in hosts)
         if not workers_s:
-            notes.append("what batches cost the workers' processors was not measured: they cost nothing here")
+            notes.append("the workers' CPU time was not measured: the plan counts none for making batches")
         make = max(scale * workers_s / _samples_made(summary) - by_size, 0.0)
         if not compute:
             compute = max(rank - by_size, 0.0)
@@ -204,8 +204,8 @@ def _workload(summary: Mapping[str, Any], hosts: list[Mapping[str, Any]], scale:
     ideal_s = _ideal_s(summary)
     if summary["ideal_step_from"] == "waits":
         notes.append(
-            "the ideal step is what waiting left of a step, and may be shorter: "
-            "training.measure_ideal_step before the loop measures it"
+            "the ideal step time is estimated as step time minus waiting, and may be too long: "
+            "call training.measure_ideal_step before the loop to measure it"
         )
     limit = computing_limit(summary)
     if limited_by(summary) == PROCESS:
@@ -227,7 +227,7 @@ def _delivered(summary: Mapping[str, Any], figure: str) -> float:
 
 
 def _samples_made(summary: Mapping[str, Any]) -> float:
-    """Return the samples that workers made, with those for evaluations and for steps that a failure prevented."""
+    """Return the number of samples that workers made, also for evaluations and for steps that a failure prevented."""
     of_a_rank = float(summary["global_batch_size"] / summary["world_size"])
     return max(_delivered(summary, "batches") * of_a_rank, float(summary["steps"] * summary["global_batch_size"]))
 

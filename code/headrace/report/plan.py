@@ -27,9 +27,9 @@ WHO_MAKES = {"trainer": "dnn hosts alone", "data": "data hosts alone", "both": "
 HEAD = ("", "batches made by", "data hosts", "step", "waiting", "limit", "samples/s", "$/hour", "$/million", "$/epoch")
 MOST_DATA_HOSTS = 8
 UNTOLD_UNTIL = 0.05
-"""Up to this share of the training time, time outside of steps is not mentioned: it hardly changes the price."""
+"""The plan mentions time outside of steps above this share of the training time. Less hardly changes the price."""
 UNEXPLAINED_FROM = 0.2
-"""Below this share of a step, unexplained time counts as an error of the formulas. The plan does not mention it."""
+"""The plan mentions unexplained time from this share of a step on. Less counts as an error of the formulas."""
 
 
 def main(argv: Sequence[str], find: Find = lambda run, _: run) -> int:
@@ -46,7 +46,7 @@ def main(argv: Sequence[str], find: Find = lambda run, _: run) -> int:
     summary = read_summary(folder)
     stands_for = parse_stands_for(given.stands_for or (), table)
     if DATA_GROUP in stands_for:
-        raise InputError(f"--as {DATA_GROUP}=…: here it is the dnn hosts' type; for data hosts, --data_instance_type")
+        raise InputError(f"--as {DATA_GROUP}=…: --as is for dnn hosts here; for data hosts give --data_instance_type")
     run = measured(summary, table, stands_for.get(DNN_GROUP))
     if given.data_instance_type and not run.trainer_type:
         raise InputError("--data_instance_type needs the type of the dnn hosts too: give --as TYPE, or --prices")
@@ -69,7 +69,7 @@ def main(argv: Sequence[str], find: Find = lambda run, _: run) -> int:
         if given.epochs or given.budget_usd or given.max_hours:
             print(f"\n{told_whole(advice.choice, samples)}")
         if given.lint:
-            print("\nlooking for what is cheaper than hosts …", flush=True)
+            print("\nrunning headrace lint: changes to the script may be cheaper than hosts …", flush=True)
             found_first = [f"  {line}" for line in look_at(folder, summary)]
             print("\n".join(["first:", *found_first] if found_first else ["nothing was found"]))
     return 0
@@ -91,10 +91,10 @@ def told(name: str, run: Measured, advice: Advice, prices: str) -> str:
     lines += [as_table([HEAD, *rows]), ""]
     if unexplained := unexplained_s(run):
         lines.append(
-            f"First find out why this run's steps took {unexplained * 1000:.0f} ms longer than its processors and "
-            "network explain: a pipeline that keeps few processors busy (num_parallel_calls, num_workers; --lint "
-            "tells), disks or S3, or other programs on the machine. Then plan from another run. The advice below "
-            "ignores this time:"
+            f"This run's steps took {unexplained * 1000:.0f} ms longer than its processors and network explain. First "
+            "find the cause: disks or S3, other programs on the machine, or a pipeline that keeps few processors busy "
+            "(see num_parallel_calls, num_workers and --lint). Then plan from another run. The advice below ignores "
+            "this time:"
         )
     if contradicts_itself(run):
         lines.append(
@@ -107,8 +107,8 @@ def told(name: str, run: Measured, advice: Advice, prices: str) -> str:
     lines += ["assumed:", *(f"  {note}" for note in run.notes)]
     if run.outside_share > UNTOLD_UNTIL:
         lines.append(
-            f"  steps alone: {run.outside_share:.0%} of the run's training time went to evaluations, checkpoints and "
-            "the like, which hours, prices and limits here leave out"
+            f"  {run.outside_share:.0%} of the run's training time went to evaluations, checkpoints and the like: "
+            "hours, prices and limits here leave this time out"
         )
     if run.trainer_type and run.trainer_type.usd_per_hour is None:
         kind = run.trainer_type.name
@@ -116,7 +116,7 @@ def told(name: str, run: Measured, advice: Advice, prices: str) -> str:
     elif run.trainer_type:
         lines.append(f"  {prices}, storage not counted")
     elif run.is_simulated:
-        lines.append("  the run was simulated, so hosts here have no price; --as TYPE takes its dnn hosts for TYPE")
+        lines.append("  the run was simulated, so hosts here have no price; --as TYPE plans for dnn hosts of that type")
     else:
         lines.append("  the dnn hosts' instance type is not in the table, so nothing has a price; see --prices")
     return "\n".join(lines)
@@ -186,7 +186,7 @@ def _candidates(table: InstanceTable, names: Sequence[str] | None) -> list[Insta
 
 
 def _simulated_cpus(summary: dict[str, Any]) -> float:
-    """Return the number of CPUs of a data host; if the run had no data hosts, that of a dnn host."""
+    """Return the number of CPUs of a data host, or of a dnn host if the run had no data hosts."""
     by_group = {host["group"]: host["cpus"] for host in summary["hosts"].values()}
     return float(by_group.get("data_group") or max(by_group.values()))
 
@@ -199,17 +199,14 @@ def _parser() -> argparse.ArgumentParser:
                         help="the instance type that a simulated run's dnn hosts stand for")  # fmt: skip
     parser.add_argument("--data_instance_type", action="append", metavar="TYPE",
                         help="a candidate for data hosts; repeatable (default: every type without GPU)")  # fmt: skip
-    parser.add_argument(
-        "--max_data_hosts", type=int, default=MOST_DATA_HOSTS, metavar="N", help="most hosts, 1 to 100 (%(default)s)"
-    )
+    parser.add_argument("--max_data_hosts", type=int, default=MOST_DATA_HOSTS, metavar="N",
+                        help="largest number of data hosts to consider, 1 to 100 (default: %(default)s)")  # fmt: skip
     parser.add_argument("--epochs", type=int, metavar="N", help="epochs of the planned training (default: the run's)")
-    parser.add_argument(
-        "--budget_usd", type=float, metavar="USD", help="most dollars for the training; chooses the fastest job"
-    )
-    parser.add_argument(
-        "--max_hours", type=float, metavar="H", help="most hours for the training; chooses the cheapest job"
-    )
-    parser.add_argument("--price", action="append", metavar="TYPE=USD", help="your price of an hour; repeatable")
+    parser.add_argument("--budget_usd", type=float, metavar="USD",
+                        help="most dollars for the training; the fastest job within this budget is chosen")  # fmt: skip
+    parser.add_argument("--max_hours", type=float, metavar="H",
+                        help="most hours for the training; the cheapest job within this time is chosen")  # fmt: skip
+    parser.add_argument("--price", action="append", metavar="TYPE=USD", help="your hourly price of a type; repeatable")
     parser.add_argument("--prices", type=Path, metavar="CSV", help="your own table, with the columns of instances.csv")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="also draw step time by number of data hosts")
     parser.add_argument("--lint", action="store_true", help="also say what to change in the run's script first")

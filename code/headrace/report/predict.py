@@ -1,17 +1,17 @@
 """Predict the step time on other hosts, and what limits it, from the measurements of one run.
 
 A step takes as long as the slowest of its concurrent parts: the model's arithmetic (the ideal step time), each group's
-processors, each group's network. With B samples a step, a share x of them made by the data hosts:
+processors, and each group's network. If a step has B samples, of which the data hosts make the share x:
 
     trainer's processors   B · (compute + (1 − x) · (make + hand over) + x · receive) ÷ (hosts · CPUs · utilization)
     data hosts' processors B · x · (make + send) ÷ (hosts · CPUs · utilization)
-    network of a group     B · x · bytes ÷ (hosts · bytes/s); of n dnn hosts that serve each other, also
-                           (1 − x) · (n − 1) ÷ n of the samples
+    data hosts' network    B · x · bytes ÷ (hosts · bytes/s)
+    dnn hosts' network     the same. If workers of n dnn hosts make batches, x + (1 − x) · (n − 1) ÷ n replaces x here,
+                           because they also send to other dnn hosts
 
-compute, make, receive and send are CPU seconds a sample; hand over is send + receive if workers make the batches, or
-else zero. If both groups make batches, x is the share with which both finish together, because each rank takes the
-batch that is ready first. This is the model of the tf.data papers (a pipeline's scarcest resource sets its rate), plus
-the trainer's cost of receiving.
+compute, make, receive and send are CPU seconds a sample; hand over is send + receive if workers make the batches, else
+0. If both groups make batches, each rank takes the batch that is ready first, so x is the share with which both finish
+together. The tf.data papers use this model (a pipeline's scarcest resource sets its rate) without a cost of receiving.
 
 On a host with one processor, a pipeline in the trainer's process delays each step, even if the processor has time for
 both: `next` wakes the pipeline's threads, and the trainer waits until the scheduler gives it a turn again.
@@ -34,7 +34,7 @@ GIB = 2**30
 TRANSFER_CPU_S_PER_GIB = 0.3
 """CPU seconds to send a GiB, and also to receive one; see `make bench BENCH=transport`."""
 SCHEDULER_TURN_S = 1.5e-3
-"""Seconds that a thread may run before another gets its processor: Linux's shortest slice with two processors."""
+"""Seconds that a thread may run before another gets its processor: Linux's minimum time slice with two processors."""
 SHARES = 400
 """Number of equal steps from 0 to 1 in the search for the data hosts' best share."""
 
@@ -101,7 +101,7 @@ def predict(work: Workload, trainer: Group, data: Group, placement: Placement, h
 
 
 def _with_share(work: Workload, trainer: Group, data: Group, share: float, served: bool) -> Prediction:
-    """Predict a step if data hosts make `share` of its samples. `served`: workers make all batches, on any host."""
+    """Predict a step if data hosts make `share` of its samples. If `served`, workers make batches, else the ranks."""
     handed_over = work.send_cpu_s + work.receive_cpu_s if served else 0.0
     on_trainer = {
         "the model's own CPU time": work.compute_cpu_s,

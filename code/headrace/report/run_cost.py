@@ -44,7 +44,7 @@ def parse_stands_for(texts: Sequence[str], table: InstanceTable) -> dict[str, In
 def host_type(
     host: Mapping[str, Any], simulated: bool, table: InstanceTable, stands_for: Mapping[str, InstanceType]
 ) -> InstanceType | None:
-    """Return a host's instance type, for a simulated host the one that it stands for; None if it is not known."""
+    """Return a host's instance type, or the type that a simulated host stands for; None if it is not known."""
     group = DATA_GROUP if host["group"] == DATA_GROUP else DNN_GROUP
     return stands_for.get(group) if simulated else table.get(host["instance_type"])
 

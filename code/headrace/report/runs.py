@@ -182,7 +182,7 @@ def describe_run(summary: Mapping[str, Any], folder: Path, trains: bool = True) 
             f"{' or '.join(each.measured_by for each in FRAMEWORKS.values())}?"
         )
     if wrong := [name for name, value in summary.get("final_metrics", {}).items() if value is None]:
-        lines.append(f"  no number    {', '.join(wrong)}: training has diverged, or divided by zero")
+        lines.append(f"  not finite   {', '.join(wrong)}: training has diverged, or divided by zero")
     if (value := accuracy(summary)) is not None:
         lines.append(f"  accuracy     {short(value)}")
     for host, record in summary["hosts"].items():

@@ -18,20 +18,20 @@ PINGS, LOADS, ROUNDS = 200, 12, 3
 ENOUGH_S = 0.4
 """Longest time in seconds for which one kind of message is repeated."""
 ALL_PAIRS_HOSTS = 8
-"""Largest number of hosts whose pairs are all tested. With more hosts, only neighbours and pairs with the first are."""
+"""Up to this number of hosts, all pairs are tested; with more, only neighbours and the pairs of the first host."""
 NAMED_PAIRS = 3
 """Largest number of pairs of ranks that a message names."""
 PING_TAG = 20
 
 Prepared = tuple[Callable[[], Any], Callable[[], Any]]
-"""Two functions: one begins a collective, the other checks its values. They keep the buffers alive; requests do not."""
+"""Two functions: one begins a collective, one checks its values. Both keep the buffers alive; MPI requests do not."""
 Prepare = Callable[[], Prepared]
 
 
 def links(hosts: Sequence[str]) -> list[list[tuple[int, int]]]:
     """Return lists of pairs of ranks. The pairs of a list are tested at the same time.
 
-    First, each pair of hosts to test has a list of its own. The lists after that have pairs of ranks on the same host.
+    The first lists have one pair each, of ranks on different hosts. The later lists have pairs of ranks on one host.
 
     Args:
         hosts: the host of each rank.
@@ -98,7 +98,7 @@ def _pattern(size: int) -> Any:
 
 
 def try_collectives(meeting: Meeting) -> dict[str, tuple[int, float]]:
-    """Run each collective. On rank 0, return its bytes per rank and the slowest rank's seconds in the best round."""
+    """Run each collective. Rank 0 returns each one's bytes a rank, and its best round's seconds on the slowest rank."""
     found = {}
     for name, size, prepare in _collectives(meeting):
         times = meeting.stage(name, range(meeting.size), functools.partial(_rounds, meeting, name, prepare))

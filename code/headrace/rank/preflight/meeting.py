@@ -52,7 +52,7 @@ class Meeting:
         self._deadline = 0.0
         self._sent: list[Any] = []
         self._at_work: set[int] = set()
-        """Other ranks that work in this stage, while rank 0 works too. Only rank 0 uses this."""
+        """On rank 0, while it works in a stage: the other ranks that work in this stage. Else empty."""
 
     def stage(self, what: str, members: Collection[int], work: Callable[[], Result]) -> dict[int, Result]:
         """Have the members work at the same time. Return each member's result on rank 0, and nothing on other ranks.
@@ -113,7 +113,7 @@ class Meeting:
         return f"rank {rank}" + (f" on {self.hosts[rank]}" if self.hosts[rank] else "")
 
     def _attempt(self, work: Callable[[], Result]) -> Result | PreflightError:
-        """Return the work's result or its error. Rank 0 raises the error: its output always reaches the leader."""
+        """Return the work's result, or its error for rank 0 to raise: the job's leader always sees rank 0's output."""
         try:
             return work()
         except PreflightError as error:
@@ -162,14 +162,14 @@ class Meeting:
         """
         limit = f"{self._timeout_s:g} s (preflight_timeout_s)"
         if self.rank:
-            message = f"{self.name(0)} did not let the ranks go on from {what} within twice {limit}"
+            message = f"{self.name(0)} has not ended this stage for all ranks within twice {limit}: {what}"
             raise PreflightError(0, message, is_final=True)
         if silent := self._silent():
             names = ", ".join(self.name(rank) for rank in silent)
             raise PreflightError(silent[0], f"{names} gave no sign of life in {what} within {limit}", is_final=True)
         waiting = sorted(late) or [0]
         names = ", ".join(self.name(rank) for rank in waiting)
-        message = f"{what} did not end within {limit}; still waiting, though alive: {names}"
+        message = f"{what} did not end within {limit}; these ranks are alive, but not done: {names}"
         raise PreflightError(waiting[-1], message, is_final=True)
 
     def _silent(self) -> list[int]:
