@@ -154,4 +154,4 @@ def test_who_is_waited_for_at_an_end_is_said_once_with_why(monkeypatch, capfd):
         counter.hear(-1, None)
     said = capfd.readouterr().out
     assert said.count("event=waits_for_ends stream=val rank=0 batches=4 ranks=1") == 1
-    assert "rank 0 is in pass 1, rank 1 in pass 2: all ranks must iterate over it equally often" in said
+    assert "rank 0 is in pass 1, rank 1 in pass 2: all ranks must iterate over the stream equally often" in said

@@ -136,7 +136,7 @@ def test_ranks_that_have_all_ended_and_are_still_there_are_told_of():
 
 def test_ranks_in_different_passes_over_a_stream_are_the_root_cause_with_the_rule():
     log = ranks()
-    why = "rank 0 is in pass 3, rank 1 in pass 2: all ranks must iterate over it equally often"
+    why = "rank 0 is in pass 3, rank 1 in pass 2: all ranks must iterate over the stream equally often"
     waits = format_event(WAITS_FOR_ENDS, stream="val", rank=0, batches=2, ranks="1", why=urllib.parse.quote(why))
     log.label(f"[1,0]<stdout>:{waits}")
     cause = diagnose("algo-2", "11 s (stall_timeout_s)", log, {}, "data")

@@ -16,7 +16,7 @@ Series = tuple[list[float], list[float]]
 
 @dataclass
 class Timeline:
-    """The records of `metrics.jsonl`; times are seconds since its first step."""
+    """The records of a run's `metrics.jsonl`, by kind. Times are in seconds since the run's first step ended."""
 
     seconds: list[float] = field(default_factory=list)
     step_ms: list[float] = field(default_factory=list)

@@ -78,7 +78,7 @@ class Measure(StepCallback):
         self._step_began = now
 
     def _take_last(self) -> None:
-        """Report an epoch's last steps to the meter, once they have ended."""
+        """Report the last steps of an epoch to the meter. No later `on_train_batch_begin` would report them."""
         ended, ended_at = self.ended()
         if ended > self._told:
             self._take(ended, ended_at)
@@ -98,7 +98,7 @@ class Measure(StepCallback):
 
 
 def _numbers(logs: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield each metric's name and value; if it has a value for each class, as F1Score has: NAME_0, NAME_1 …"""
+    """Yield each metric's name and value. A metric with one value per class, such as F1Score, gives NAME_0, NAME_1 …"""
     for name, value in logs.items():
         flat = np.asarray(value, np.float64).ravel().tolist()
         yield from [(name, flat[0])] if len(flat) == 1 else [(f"{name}_{i}", each) for i, each in enumerate(flat)]
@@ -113,9 +113,9 @@ class Training:
                 loss = train_step(x, y)
             training.end_epoch(loss=loss)
 
-    All ranks start from the checkpoint, or else from rank 0's weights, even if the first step makes these. `end_epoch`
-    averages metrics and moving statistics over the ranks. The input-bound share is the share of time that `steps`
-    waits for a batch.
+    All ranks start from the newest checkpoint. Without one they start from rank 0's weights, even if the model gets its
+    weights only in the first step. `end_epoch` averages metrics and moving statistics over the ranks. The input-bound
+    share is the share of time that `steps` waits for a batch.
 
     Args:
         model: the model to train.
@@ -157,7 +157,7 @@ class Training:
             self._meter.end()
 
     def steps(self, dataset: tf.data.Dataset, steps: int | None = None) -> Iterator[Any]:
-        """Yield the batches of an epoch: `steps`, or all. As in `fit`, the next epoch continues an endless dataset."""
+        """Yield one epoch's `steps` batches (None: all). As in `fit`, an endless dataset goes on in the next epoch."""
         checkpoint = self._checkpoint
         if checkpoint:
             checkpoint.set_params({"epochs": 0, "steps": steps})

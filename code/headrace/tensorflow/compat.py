@@ -1,9 +1,9 @@
 """Every private name of TensorFlow and Keras that headrace uses.
 
-No other module of headrace imports `tensorflow.python` or reads an attribute with an underscore, so a new TensorFlow
-that renames something needs a change here alone. `tests/integration/test_compat.py` checks that the installed version
-has all of them; TensorFlow 2.20 to 2.22 and Keras 3.12 to 3.15 have them. Only
-`headrace.tensorflow.service.pywrap_servers` holds further private names, since servers do not load TensorFlow's Python.
+No other module of headrace imports `tensorflow.python` or reads an attribute with an underscore. So when a new
+TensorFlow renames something, only this file must change. `tests/integration/test_compat.py` checks that the installed
+version has all these names; TensorFlow 2.20 to 2.22 and Keras 3.12 to 3.15 have them. The one exception,
+`headrace.tensorflow.service.pywrap_servers`, has its own private names: servers start without TensorFlow's Python.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def inputs_of(dataset: Any) -> Sequence[tf.data.Dataset]:
 
 
 def functions_of(dataset: Any) -> Sequence[Any]:
-    """Return a dataset's functions, each with its traced form (`function`) and the user's Python function (`_func`)."""
+    """Return the functions that a dataset calls. `function` is the traced form, `_func` the user's Python function."""
     functions: Sequence[Any] = dataset._functions()
     return functions
 
@@ -58,7 +58,7 @@ def argument_of(dataset: Any, name: str) -> Any:
 
 
 def function_in(graph: Any, name: str) -> Any:
-    """Return the graph of the function that `graph` calls by this name."""
+    """Return the graph of the function `name`, which an operation in `graph` calls."""
     return graph._get_function(name).graph
 
 
@@ -68,13 +68,13 @@ def variant_of(dataset: Any) -> tf.Tensor:
 
 
 def graph_of(dataset: tf.data.Dataset) -> bytes:
-    """Return a dataset's GraphDef, serialized as workers get it, with the present values of variables."""
+    """Return a dataset's serialized GraphDef, as workers receive it. It holds the current values of variables."""
     text: bytes = dataset._as_serialized_graph(external_state_policy=ExternalStatePolicy.IGNORE).numpy()
     return text
 
 
 def registered_dataset(**how: Any) -> tf.data.Dataset:
-    """Return a dataset that workers make. TensorFlow's public function cannot set how often to ask for its end."""
+    """Return a dataset that workers make. TensorFlow's public function has no `task_refresh_interval_hint_ms`."""
     return data_service_ops._from_dataset_id(**how)
 
 

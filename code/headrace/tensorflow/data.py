@@ -25,7 +25,7 @@ from headrace.training.freed_memory import keep_freed_memory
 __all__ = ["Distribution", "Shards", "distribute", "from_arrays", "prefetch_to_device", "seed", "split_by_rank"]
 
 TENSORFLOWS_PARALLELISM = 16
-"""Parallel calls with which TensorFlow starts an AUTOTUNE stage, on a host with at least as many processors."""
+"""Initial number of parallel calls that TensorFlow gives an AUTOTUNE stage on a host with 16 processors or more."""
 ON_DEVICE = 2
 """Batches that `prefetch_to_device` keeps ready in a GPU's memory."""
 _SEED_STRIDE = 1_000_003
@@ -55,15 +55,15 @@ def distribute(
     2. Stages before the call run on the workers; stages after it run on the rank.
     3. In an epoch without faults the ranks together get exactly the elements of plain tf.data, each the same number
        of times. Pairs and batches of pairs stay intact.
-    4. Order, fresh random draws and where batches are cut may differ. Python functions (`py_function`,
-       `from_generator`) are refused.
+    4. The order of elements, the bounds of batches and new random numbers may differ from plain tf.data. Python
+       functions (`py_function`, `from_generator`) are refused.
     5. A dataset that cannot be split exactly is refused. The error names the transformation and what to write
        instead; `exact=False` skips this check.
-    6. Training uses `.repeat()` and `steps_per_epoch`, or a finite stream without `steps_per_epoch`. That one ends for
-       all ranks after the same number of batches (`uneven="pad"`: a rank that runs out repeats its last batch;
-       `"drop"`: all end with the shortest).
-    7. All ranks iterate equally often. After the call nothing may change how many batches there are: no shard, skip
-       or filter.
+    6. Training uses `.repeat()` and `steps_per_epoch`, or a finite stream without `steps_per_epoch`. A finite stream
+       ends on all ranks after the same number of batches. With `uneven="pad"` a rank that runs out repeats its last
+       batch; with `"drop"` all ranks end with the shortest stream.
+    7. All ranks iterate equally often. After the call no stage may change the number of batches: no shard, skip or
+       filter.
     8. For held-out data use `data.split_by_rank`, or `uneven="keep"` with exact metrics by `MetricAverageCallback`.
     9. The optimizer is `hvd.DistributedOptimizer`; ranks start from rank 0's state by the broadcast callback.
     10. Variables that a dataset reads have the value that they had at the call.
@@ -72,12 +72,12 @@ def distribute(
     of batches, where the dataset's size determines it.
 
     Call it after `batch` and before the cast to float, so that little data crosses the network. With `shared=False`
-    each rank gets the whole of its own dataset instead of a part.
+    each rank has its own dataset and gets all of it.
 
     Args:
         dataset: a dataset of batches, or the tagged batches of `Shards`.
-        job_name: the stream's name in messages and logs. Each call has its own stream, so a number is added to a name
-            that is taken.
+        job_name: the stream's name in messages and logs. Each call has its own stream: if an earlier call has used the
+            name, a number is added.
         others: see `Distribution`.
 
     Raises:
@@ -135,10 +135,10 @@ def _distributed(dataset: tf.data.Dataset, how: Distribution, job_name: str) -> 
 
 
 def split_by_rank(dataset: tf.data.Dataset, *, uneven: str = "keep", name: str = "held_out") -> tf.data.Dataset:
-    """Return this rank's part of a dataset, such as a small held-out set. The rank makes it without data hosts.
+    """Return this rank's part of a dataset, such as a small held-out set. The rank, not a data host, makes it.
 
-    The promises of `distribute` hold here too. With `uneven="keep"` ranks may have unequal numbers of batches, and
-    `MetricAverageCallback` still adds metrics up exactly.
+    The contract of `distribute` holds here too. With `uneven="keep"` the ranks may have different numbers of batches;
+    metrics over all ranks are still exact with `MetricAverageCallback`.
 
     Raises:
         InputError: the dataset cannot be read in parts; the message says what to change.
@@ -166,8 +166,8 @@ def seed(base: int, epoch: int = 0, rank: int = 0) -> int:
 def _on_trainer(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Return the dataset without tf.data's autotuning thread, which can sleep up to a minute when an iterator ends.
 
-    See docs/tensorflow-autotune.md. An AUTOTUNE stage then keeps its initial parallelism. It is this rank's share of
-    the host's processors, so that a large host uses them all, or TensorFlow's own value if that is larger.
+    See docs/tensorflow-autotune.md. An AUTOTUNE stage then keeps its initial parallelism: the larger of TensorFlow's
+    own value and this rank's share of the host's processors, so that a large host uses all of them.
     """
     options = tf.data.Options()
     options.autotune.enabled = False

@@ -94,10 +94,10 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
 ) -> keras.optimizers.Optimizer:
     """Make an optimizer average the gradients of all ranks before it applies them. Start Horovod if needed.
 
-    The optimizer keeps its class name and configuration, so a model saved with it loads anywhere as a plain Keras
-    model. With `gradient_accumulation_steps` only accumulated gradients are averaged. Pass a `LossScaleOptimizer` to
-    this function instead of wrapping the result in one: then all ranks leave out the same steps. If `compile` wraps the
-    result (mixed_float16), the callbacks of `hvd.callbacks` and `callbacks.Measure` make all ranks leave out the same.
+    The optimizer keeps its class name and configuration, so a saved model loads anywhere as a plain Keras model. With
+    `gradient_accumulation_steps` only accumulated gradients are averaged. Pass a `LossScaleOptimizer` to this function
+    instead of wrapping the result in one: then all ranks skip the same steps. Under mixed_float16 `compile` wraps the
+    result; `callbacks.Measure` or the broadcast or metric callback of `hvd.callbacks` then makes ranks skip alike.
 
     Args:
         optimizer: a Keras 3 optimizer, or the name of one. An unused optimizer is changed in place; for a used one, a

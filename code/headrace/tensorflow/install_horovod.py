@@ -1,8 +1,8 @@
-"""Install Horovod in an image that lacks it: fetch the wheel that an earlier job built, or else build it here.
+"""Install Horovod in an image that lacks it: fetch the wheel that an earlier job built, or build one here.
 
-The launcher of a dnn host runs this as a child, `python -m headrace.tensorflow.install_horovod SOURCE_DIR`. The recipe
-is `third_party/horovod` of the source dir, or else the one that the submission put into the S3 folder
-`HEADRACE_WHEELS`. Built wheels are kept in that folder too.
+The launcher of a dnn host runs this as a child process: `python -m headrace.tensorflow.install_horovod SOURCE_DIR`. The
+build recipe is the folder `third_party/horovod` of the source dir. If it is missing, the recipe is fetched from the S3
+folder that the variable `HEADRACE_WHEELS` names, where the submission has put it. That folder also keeps built wheels.
 """
 
 from __future__ import annotations

@@ -24,8 +24,8 @@ class Distribution:
     compression: str = "none"
     """`none` suits a cluster network, where snappy costs more time than it saves; `snappy` suits slow networks."""
     sharding: str = "dynamic"
-    """`dynamic`: the workers split the elements (or the files that the dataset begins with), and make each once; `off`:
-    each worker makes the whole dataset, so repeat and shuffle it."""
+    """`dynamic`: the workers share out the elements (or the files that the dataset begins with), so each is made once.
+    `off`: each worker makes the whole dataset; the script should then repeat and shuffle the dataset."""
     shared: bool = True
     """True: all ranks have one dataset and split its stream. False: each rank gets all of its own dataset."""
     coordinated: bool = False
@@ -40,7 +40,8 @@ class Distribution:
     target_workers: str = "any"
     """`any`: every worker; `local`: only workers on the reader's own host; `auto`: TensorFlow decides."""
     max_outstanding_requests: int | None = None
-    """Batches that a rank requests ahead. None: 8, or 2 for a stream that ranks share and that ends."""
+    """Batches that a rank requests ahead. None: 2 for a finite stream that the ranks share, otherwise 8; TensorFlow's
+    own default if `coordinated` is True."""
     deterministic: bool | None = None
     """True: parallel calls on the workers keep their order. None: the dataset's own options decide."""
     uneven: str = "pad"

@@ -130,7 +130,7 @@ try:
     alone.fit(train, steps_per_epoch=2, verbose=0, validation_data=whole if rank == 0 else None, callbacks=both)
     raise AssertionError("one rank evaluated")
 except InputError as error:
-    assert "rank 0 evaluates after an epoch and others do not" in str(error), error
+    assert "rank 0 evaluates after an epoch, other ranks do not" in str(error), error
 
 # Several groups of gradients are averaged like one group. Horovod's old and new names for their number both work.
 for how in {"num_groups": 2}, {"groups": 3}, {"num_groups": 9}:

@@ -18,7 +18,7 @@ from headrace.tensorflow.keras.steps import Logs
 from headrace.tensorflow.ranks import collectives
 
 _measured: weakref.WeakKeyDictionary[keras.Model, bool] = weakref.WeakKeyDictionary()
-"""For each model with `callbacks.Measure` on this rank: True, or False once another rank is known to lack it."""
+"""By model: True if this rank has `callbacks.Measure` for it; False once a rank without this callback is found."""
 
 
 def will_be_measured(model: keras.Model) -> None:
@@ -38,7 +38,7 @@ def is_built(model: keras.Model) -> bool:
 
 @contextlib.contextmanager
 def called_built(model: keras.Model) -> Iterator[None]:
-    """Mark a model as built while Keras saves or loads it: to Keras, a model without `call` is never built."""
+    """Set `model.built` while Keras saves or loads a model that has weights. Keras never sets it without a `call`."""
     was = model.built
     model.built = was or is_built(model)
     try:
@@ -63,7 +63,7 @@ def build(model: keras.Model, spec: Any) -> bool:
 
 
 def build_optimizer(model: keras.Model, optimizer: Any) -> None:
-    """Make the optimizer's state if the model has weights. An optimizer that is built without any never gets state."""
+    """Make the optimizer's state once the model has weights. An optimizer built before that never gets any state."""
     if optimizer is not None and not optimizer.built and is_built(model):
         optimizer.build(model.trainable_variables)
 

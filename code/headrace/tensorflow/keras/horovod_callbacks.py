@@ -29,8 +29,8 @@ class LearningRateScheduleCallback(StepCallback):
         multiplier: a number, or a function of the epoch; with `staircase=False` the epoch has a
             fraction and the rate changes each step.
         start_epoch, end_epoch: the first epoch in which the callback acts, and the first in which it no longer does.
-        steps_per_epoch: used with `staircase=False`. If it is not given and Keras does not know it, the callback counts
-            the first epoch's steps, and the rate changes each step from the second epoch on.
+        steps_per_epoch: used with `staircase=False`; None: the number that Keras knows. If Keras does not know it, the
+            callback counts the steps of the first epoch. The rate then changes each step from the second epoch on.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 def __getattr__(name: str) -> Any:
     if name == "BestModelCheckpoint":  # Horovod has it for Spark, whose estimator sets its path
         raise AttributeError(
-            "headrace has no hvd.callbacks.BestModelCheckpoint: on rank 0, let the callbacks of fit end with "
+            "headrace has no hvd.callbacks.BestModelCheckpoint: as fit's last callback on rank 0, give "
             "keras.callbacks.ModelCheckpoint(path, save_best_only=True), after hvd.callbacks.MetricAverageCallback()"
         )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,18 +16,18 @@ from headrace.tensorflow.ranks import collectives
 from headrace.training.ideal_step import SETTLING, IdealStep, steps_to_measure
 
 WARM_UP_STEPS = 3
-"""Steps before the number to measure is chosen. The first traces, the second fills caches, the last is timed."""
+"""Unmeasured first steps: one traces, one fills caches, and the last one's time decides how many to measure."""
 
 
 def measure_ideal_step(model: keras.Model, dataset: Any, batch_size: int | None = None) -> IdealStep | None:
-    """Measure a training step on one batch in memory: its median time, the error, and its CPU time on this rank.
+    """Measure a training step on one batch in memory: median time, its standard error, and CPU time on this rank.
 
     Return None if `dataset` is not a tf.data dataset, if the device lacks memory for the steps, or if the model gets
-    its weights only in the first step (as with its own `train_step`). Return None also if training is eager, since the
-    script's Python would then run, with unknown effects.
+    its weights only in the first step (a custom `train_step` may do so). Return None also if training is eager: each
+    measured step would run the script's Python code, with unknown effects.
 
-    Weights, optimizer state, metrics and random seeds are put back exactly. Meanwhile the host's memory keeps them,
-    since a device may not hold a second copy. All ranks must call this function together: the steps reduce gradients.
+    Weights, optimizer state, metrics and random seeds are restored exactly. Their copies are in the host's memory,
+    since the device may lack room for them. All ranks must call this function together: the steps reduce gradients.
 
     The batch is made up from `dataset.element_spec` (random pixels, class 0), so that no element of the stream is
     used up. If more than the batch size is unknown, or if the step fails on the made-up batch, the dataset's first
@@ -122,8 +122,8 @@ def _variables(model: keras.Model, iterator: Any) -> list[tf.Variable]:
 def _copied(variable: tf.Variable) -> tf.Tensor:
     """Return a copy of the variable's value in the host's memory.
 
-    A value that shared the variable's memory would make the next step write elsewhere. The measured steps would then
-    use other memory than training does, where weights of a few megabytes are up to a tenth faster or slower.
+    If the copy shared the variable's memory, the next step would write the variable to new memory. The measured steps
+    would use that memory, and training would not. With a few megabytes of weights, times then differ by up to a tenth.
     """
     with tf.device("CPU:0"):
         try:

@@ -22,9 +22,9 @@ smaller differences; the norms of two models with different random weights diffe
 class MetricAverageCallback(keras.callbacks.Callback):
     """Combines epoch metrics over all ranks; put it before callbacks that use them.
 
-    Training metrics are averaged. Held-out metrics, also counts, are exact if each rank evaluates its part of a
+    Training metrics are averaged. Held-out metrics, including counts, are exact if each rank evaluates its part of a
     held-out set (`data.split_by_rank`): the ranks' sums are added up, so parts may differ in size. All ranks must
-    evaluate, or none. A value of `test_step` that is not a metric is averaged over the ranks' last batches.
+    evaluate, or none. If `test_step` returns other values than metrics, those of the ranks' last batches are averaged.
 
     Moving statistics (batch normalisation) are averaged before each evaluation and at the end of each epoch, so that
     all ranks end with the same model. Rank 0 warns once if weights or learning rates differ between ranks.
@@ -76,19 +76,19 @@ class MetricAverageCallback(keras.callbacks.Callback):
             self._warned = True
             print(
                 f"warning: after epoch {epoch} rank {values.index(low)}'s {what} {low:g}, and rank "
-                f"{values.index(high)}'s {high:g}, so ranks train different models: give fit "
-                "hvd.callbacks.BroadcastGlobalVariablesCallback(0) (in a loop: hvd.broadcast_variables), and put "
-                "callbacks that change the learning rate after MetricAverageCallback", flush=True,
+                f"{values.index(high)}'s {high:g}. The ranks train different models: give fit "
+                "hvd.callbacks.BroadcastGlobalVariablesCallback(0), or call hvd.broadcast_variables in a custom loop; "
+                "put callbacks that change the learning rate after MetricAverageCallback", flush=True,
             )  # fmt: skip
 
 
 def _all_or_none(ours: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return every rank's `ours`. Raise `InputError` if some ranks begin an evaluation while others end the epoch."""
+    """Return what each rank passed as `ours`. Raise `InputError` if some ranks evaluate while others end the epoch."""
     ranks = collectives.of_all_ranks(ours, "headrace.epoch")
     if len({each["evaluates"] for each in ranks}) > 1:
         evaluates = next(rank for rank, each in enumerate(ranks) if each["evaluates"])
         raise InputError(
-            f"rank {evaluates} evaluates after an epoch and others do not: pass validation_data to fit on every rank "
+            f"rank {evaluates} evaluates after an epoch, other ranks do not: pass validation_data to fit on every rank "
             "(data.split_by_rank makes each rank's part), or remove MetricAverageCallback"
         )
     return ranks

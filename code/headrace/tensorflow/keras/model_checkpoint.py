@@ -23,20 +23,20 @@ if TYPE_CHECKING:
     from headrace.tensorflow.resume import Shards
 
 STOPPING_S = 30.0
-"""Seconds that rank 0 waits, after a checkpoint on request, for the launcher to end the job."""
+"""Seconds that rank 0 waits for the launcher to end the job, after the checkpoint that a stop request causes."""
 WEIGHTS_FILE = "model.weights.h5"
 LEDGER_FILE = "ledger.json"
 PROGRESS_FILE = "progress.json"
 EPOCH_OVER = "the resumed epoch is over"
-"""Value for the model's `stop_training` that ends only a resumed epoch. Another callback's True ends training."""
+"""Value of `model.stop_training` that ends only the resumed epoch. If another callback sets True, training ends."""
 
 
 class Checkpoint(StepCallback):
     """Keeps a checkpoint of each epoch, and more in long epochs, on rank 0. Resumes from the newest complete one.
 
-    A checkpoint is a folder `epoch-NNNN`, or `epoch-NNNN-step-NNNNNN` within an epoch: every `every_s` seconds, and
-    when the job is asked to stop. The folder gets its name only when all of it is on disk. It also holds the position
-    in the data of `data.Shards`.
+    Each epoch ends with a folder `epoch-NNNN`. Within an epoch a folder `epoch-NNNN-step-NNNNNN` is written every
+    `every_s` seconds, and when the job is asked to stop. A folder gets its name only when all its files are on disk. A
+    checkpoint also holds the position in the data of `data.Shards`.
 
     Args:
         folder: the folder of the checkpoints; by default the job's.
@@ -61,7 +61,7 @@ class Checkpoint(StepCallback):
         self._stream: Shards | None = None
 
     def keep_stream(self, stream: Shards) -> Any:
-        """Add this stream's state to later checkpoints. On rank 0, return its state in the newest one; else None."""
+        """Add the stream's state to later checkpoints. Rank 0 gets its state in the newest one, others None."""
         self._stream = stream
         return self._folder.record(LEDGER_FILE) if collectives.rank() == 0 else None
 
@@ -106,10 +106,10 @@ class Checkpoint(StepCallback):
     def restore(self, model: keras.Model) -> int:
         """Load the newest checkpoint, if there is one, and return the epoch to continue with (0 without a checkpoint).
 
-        Of an epoch that had begun, only the remaining steps are made. If Keras does not know the number of steps, the
-        previous epoch's number is used; without one, the whole epoch is made. Call this on every rank: rank 0 reads,
-        and all ranks get its weights and optimizer state. Raise `InputError` if the model has no weights yet, or if
-        the checkpoint is of another model.
+        After a checkpoint within an epoch, only the epoch's remaining steps are made. If Keras does not know the number
+        of steps, the previous epoch's number is used; if there is none, the whole epoch is made again. Call this on
+        every rank: rank 0 reads the checkpoint, and all ranks get its weights and optimizer state. Raise `InputError`
+        if the model has no weights yet, or if the checkpoint is of another model.
         """
         epoch = step = steps = 0
         ranks = collectives.size()

@@ -29,12 +29,12 @@ _INSTEAD = {
 }
 """Arguments of Horovod's optimizer that would change results, each with its default and what to do instead."""
 AROUND = (
-    "with a LossScaleOptimizer around hvd.DistributedOptimizer(…) the ranks would leave out different steps: write "
-    "hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(…)), or, if compile() has made it, give fit "
-    "hvd.callbacks.BroadcastGlobalVariablesCallback(0)"
+    "with a LossScaleOptimizer around hvd.DistributedOptimizer(…) the ranks would skip different steps: write "
+    "hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(…)). If compile() has added the LossScaleOptimizer, "
+    "give fit hvd.callbacks.BroadcastGlobalVariablesCallback(0) instead"
 )
 _applying = threading.local()
-"""State of this thread. `reduced`: True while an optimizer (or one within it) applies averaged gradients."""
+"""State of a thread. `reduced` is True while an optimizer, or the one it wraps, applies averaged gradients."""
 _told: list[str] = []
 
 
@@ -162,9 +162,9 @@ def distributed_class(base: Any, how: Reduction) -> Any:
 def prepare(model: keras.Model) -> None:
     """Prepare a compiled model for its distributed optimizer; callbacks call it before Keras makes a step.
 
-    Under mixed_float16 `compile` wraps the given optimizer in a LossScaleOptimizer. This wrapper leaves out a step that
-    overflowed, before the inner optimizer could average. If one rank left out a step, its gradients of the next step
-    would be averaged with other ranks' gradients of this step. So the wrapper averages, and all ranks decide alike.
+    Under mixed_float16 `compile` wraps the given optimizer in a LossScaleOptimizer. If gradients overflow, the wrapper
+    skips the step and does not call the inner optimizer, which averages. If only rank 1 skipped step 7, its gradients
+    of step 8 would be averaged with rank 0's of step 7. So the wrapper is made to average: all ranks skip, or none.
 
     XLA compilation, which Keras chooses by itself on a GPU, is turned off: Horovod has no XLA operations.
     """
@@ -180,6 +180,6 @@ def prepare(model: keras.Model) -> None:
 
 
 def _each_row_once(grad: tf.IndexedSlices) -> tf.IndexedSlices:
-    """Add up the parts of each row of a gradient, because Keras's optimizers would square each part by itself."""
+    """Add up all entries for one row of a sparse gradient, because Keras's optimizers would square each entry alone."""
     rows, places = tf.unique(grad.indices)
     return tf.IndexedSlices(tf.math.unsorted_segment_sum(grad.values, places, tf.size(rows)), rows, grad.dense_shape)

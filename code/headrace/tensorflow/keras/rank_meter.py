@@ -1,7 +1,7 @@
 """The measurements of a TensorFlow rank: its meter, the counters that show progress, and the size of a sample.
 
-TensorFlow counts collectives in a variable, which works in graphs and in any loop. The transfer library counts
-batches. The thread that `headrace.rank` runs beside the script reads both.
+Collectives are counted in a TensorFlow variable, so that counting works inside graphs and in custom loops. The transfer
+library counts batches. `headrace.rank` reads both counters, in a thread beside the script.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.tensorflow.service import transfer
 from headrace.training.meter import Meter
 
 APART = (
-    "warning: no gradients were averaged by headrace; unless the script does it, each rank trains a model of its own: "
+    "warning: no gradients were averaged by headrace. Unless the script averages them, each rank trains its own model: "
     "wrap the optimizer in hvd.DistributedOptimizer, or the tape in hvd.DistributedGradientTape"
 )
 _collectives: list[tf.Variable] = []

@@ -36,8 +36,8 @@ class StepCallback(keras.callbacks.Callback):
     def ended(self) -> tuple[int, float]:
         """Return how many steps of this epoch have ended, as far as is known, and when the last of them ended.
 
-        At the epoch's end all are known. If the last execution of several steps had too few batches, Keras counts all
-        its steps; this method counts only those of the epoch.
+        At the epoch's end all are known. With `steps_per_execution` above 1, the epoch's last execution may get fewer
+        batches than steps. Keras counts all its steps; this method counts no more than the epoch has.
         """
         while self._ends:
             self._latest = max(self._latest, self._ends.popleft())

@@ -66,17 +66,17 @@ def find_open_mpi() -> None:
 
 
 def rank() -> int:
-    """Return this process's rank; 0 outside of jobs if Horovod was not started."""
+    """Return this process's rank. In a job this starts Horovod if needed; elsewhere, without Horovod, the rank is 0."""
     return _place()[0]
 
 
 def size() -> int:
-    """Return the number of ranks; 1 outside of jobs if Horovod was not started."""
+    """Return the number of ranks. In a job this starts Horovod if needed; elsewhere, without Horovod, it is 1."""
     return _place()[1]
 
 
 _known: tuple[int, int] | None = None
-"""Rank and number of ranks, kept for after Horovod's end (such as `hvd.shutdown()`), since MPI cannot start twice."""
+"""Rank and number of ranks. After `hvd.shutdown()` Horovod no longer tells them, and MPI cannot start twice."""
 
 
 def _place() -> tuple[int, int]:

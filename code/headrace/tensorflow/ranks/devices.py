@@ -15,8 +15,8 @@ THREADS = "TF_NUM_INTRAOP_THREADS"
 def take_share(local_rank: int, local_size: int) -> None:
     """Take one GPU, whose memory grows as needed, and compute on this rank's share of the processors.
 
-    What the script or its environment has chosen stays. Call this before the first tensor, which starts TensorFlow's
-    runtime: nothing can be chosen afterwards.
+    GPUs or threads that the script or its environment has already chosen stay as they are. Call this before the first
+    tensor is made: that starts TensorFlow's runtime, and nothing can be chosen afterwards.
 
     Raises:
         InputError: there are more ranks on this host than GPUs.
@@ -34,7 +34,8 @@ def _take_gpu(local_rank: int, local_size: int) -> None:
         if os.environ.get(GPUS_OF_PROCESS):
             return  # the variable gives each rank its own GPU, or lets ranks share one
         raise InputError(
-            f"{local_size} ranks, {len(gpus)} GPUs on this host: --processes_per_host {len(gpus)} starts one per GPU"
+            f"this host has {local_size} ranks but only {len(gpus)} GPUs: "
+            f"--processes_per_host {len(gpus)} starts one rank per GPU"
         )
     try:
         tf.config.set_visible_devices(gpus[local_rank], "GPU")

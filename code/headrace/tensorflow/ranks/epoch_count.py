@@ -11,14 +11,14 @@ from headrace.events import WAITS_FOR_ENDS, say
 Numbers = tuple[int, int, int, int]
 """A message of four numbers. To rank 0: stream, epoch, batches, flag. From rank 0: stream, epoch, limit, flags."""
 SAY_AFTER_S = 15.0
-"""Seconds without a message at the end of an epoch, after which rank 0 reports the ranks that others wait for."""
+"""Seconds without a message about an epoch that some rank has ended. Then rank 0 reports the ranks still in it."""
 FIRST_PATIENCE_S = 5.0
-"""Limit in seconds. A rank that has two batches waits for ranks without one, so that each gets a batch of a short
-stream. After this limit it continues, since it may be the only one that reads the stream."""
+"""Seconds that a rank with two batches waits for ranks that have none yet, so that each rank gets a batch of a short
+stream. Then it goes on, since it may be the only rank that reads the stream."""
 ENDED = 1
 """Flag by which a rank says that it has no more batches in this epoch."""
 SOME_ENDED, ALL_ENDED, STARTED = 1, 2, 4
-"""Flags to all ranks: a rank has ended, so report every batch; the limit is final; all ranks have a first batch."""
+"""Flags to all ranks. 1: a rank has ended, so report every batch. 2: the limit is final. 4: all have a first batch."""
 
 
 @dataclass
@@ -37,7 +37,7 @@ class EpochCounter:
     """Counts, on rank 0, how many batches each rank has had in each epoch of each stream.
 
     Args:
-        streams: the name and `uneven` of each stream, in the order of stream numbers; more may be added later.
+        streams: each stream's name and its `uneven` option, in the order of stream numbers; more may be added later.
     """
 
     def __init__(self, ranks: int, streams: list[tuple[str, str]]) -> None:
@@ -48,7 +48,7 @@ class EpochCounter:
         self._newest: dict[tuple[int, int], int] = {}
 
     def hear(self, rank: int, numbers: Numbers | None) -> list[Numbers]:
-        """Take a rank's message, or None once the rank is gone; rank -1 is the clock. Return messages to all ranks."""
+        """Take a rank's message (None: it is gone), or -1 and None each second. Return the messages to all ranks."""
         if numbers is None:
             self._gone |= {rank} - {-1}
             self._say_waiting()
@@ -99,8 +99,8 @@ class EpochCounter:
             newest = {rank: self._newest.get((stream, rank), 0) for rank in behind}
             apart = [f"rank {rank} in pass {each}" for rank, each in newest.items() if each != number]
             why = (
-                f"rank {waits} is in pass {number}, {', '.join(apart)}: all ranks must iterate over it equally often; "
-                "do not distribute what only one rank reads"
+                f"rank {waits} is in pass {number}, {', '.join(apart)}: all ranks must iterate over the stream equally "
+                "often; do not distribute a dataset that only one rank reads"
             )
             fields = {"why": urllib.parse.quote(why)} if apart else {}
             ranks = ",".join(map(str, behind))

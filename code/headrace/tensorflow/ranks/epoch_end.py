@@ -1,11 +1,11 @@
 """End a stream of batches on all ranks after the same number of batches.
 
-If every rank's number of batches is known, all ranks read equally many (`with_steps`), and need no agreement. It is not
-known for a dataset with a filter, or one that is read from files: there a rank that made one step more than another
-would wait in an allreduce forever. So each rank tells rank 0 how many batches it has had, and rank 0 tells all ranks
-how far to go (`epoch_count`, over `messages`). With `pad`, a rank that has a batch goes on at once, from the second
-batch on, and waits only at the end. All waiting is in TensorFlow. No stream calls Python, since Python could not exit
-during such a call.
+A rank that made one step more than another would wait in an allreduce forever. If the number of batches is known, all
+ranks read equally many (`with_steps`) without messages. It is unknown for a dataset that has a filter or is read from
+files. Then each rank tells rank 0 how many batches it has had, and rank 0 tells all ranks at which batch to end
+(`epoch_count`, over `messages`). With `pad`, a rank waits at its second batch until each rank has had a first one, and
+again at the end. All waiting is in TensorFlow operations. No stream calls Python, since Python could not exit during
+such a call.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from headrace.tensorflow.ranks.messages import Link
 STOP_S = 2.0
 """Seconds that Python's exit waits for the sending thread, which may be inside TensorFlow."""
 _STREAMS = 1 << 32
-"""The most epochs of a stream. An epoch's key is its stream's number × this + the epoch's number."""
+"""Largest number of epochs of a stream. An epoch's key in `known` is stream number × 2^32 + epoch number."""
 
 
 def with_steps(stream: tf.data.Dataset, steps: int, own: int = 0) -> tf.data.Dataset:
     """Return `steps` batches of a stream, with a known size. If the stream has fewer, its last batch is repeated.
 
     Args:
-        own: the stream's number of batches, if it is certain. The stream is then read to its end, to fill caches.
+        own: the stream's exact number of batches (0: unknown). Any beyond `steps` are read too, to fill caches.
     """
     if own >= steps:
         first = stream.enumerate().filter(lambda at, _: at < steps).map(lambda _, batch: batch)
@@ -65,7 +65,7 @@ def end_together(stream: tf.data.Dataset, uneven: str, name: str) -> tf.data.Dat
 
 
 def _with_last(stream: tf.data.Dataset) -> tf.data.Dataset:
-    """Return triples (number, whether the stream still has a batch, batch). The last batch is repeated without end."""
+    """Return an endless dataset of (number, whether `stream` still has a batch, batch); the last batch is repeated."""
     spec = stream.element_spec
 
     def wrapped(*batch: Any) -> tf.Tensor:
@@ -163,7 +163,7 @@ class _Stream:
         self._news.close(cancel_pending_enqueues=True)
 
     def epochs(self) -> tf.data.Dataset:
-        """Return a dataset of one element, the new epoch's number. Rank 0 is informed when its iterator is dropped."""
+        """Return a dataset with just a new epoch's number. Deleting its iterator tells rank 0 that this rank ended."""
 
         @tf.function(input_signature=[])
         def begin() -> tf.Tensor:
@@ -193,8 +193,8 @@ class _Stream:
     def goes_on(self, number: tf.Tensor, at: tf.Tensor, here: tf.Tensor) -> tf.Tensor:
         """Return whether the epoch continues with batch `at`; wait until this is decided."""
         tf.debugging.Assert(self._begun == number, [
-            f"a second iterator over {self._name} has begun, so the first one cannot go on: ranks agree on one at a "
-            "time. Distribute the dataset once more, and read that"
+            f"a second iterator over {self._name} has begun, so the first one cannot go on: a distributed dataset has "
+            "one iterator at a time. For a second one, call data.distribute on the dataset again, and read the result"
         ])  # fmt: skip
         go_on = tf.cond(here, lambda: self._has(number, at), lambda: self._has_none(number, at))
         go_on.set_shape([])

@@ -1,8 +1,8 @@
 """Small messages between ranks without Horovod: each rank sends numbers to rank 0, and rank 0 sends numbers to all.
 
-Horovod's collectives are for actions of all ranks in the same order, and MPI belongs to Horovod, which ends it when the
-first rank leaves. So every rank, rank 0 too, has a connection to a thread of rank 0. Both ends prove that they have the
-token that rank 0 gave all ranks through Horovod. Once all ranks are connected, the port is closed.
+Horovod's collectives need all ranks to act in the same order. MPI is no alternative: Horovod ends it when the first
+rank leaves. So every rank, including rank 0, has a socket to a thread in rank 0's process. Both ends prove that they
+have the token that rank 0 gave all ranks through Horovod. Once all ranks are connected, the port is closed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HANDSHAKE = Handshake(b"hdranks1", b"headrace ranks")
 _RANK = struct.Struct("!q")
 _MESSAGE = struct.Struct("!qqqq")
 Decide = Callable[[int, Numbers | None], Iterable[Numbers]]
-"""Function of a rank and its message (None: it is gone) or, each second, of -1 and None. Returns messages to all."""
+"""Function that gets a rank and its message (None: it is gone), or -1 and None each second. Returns messages to all."""
 
 
 class _Hub:

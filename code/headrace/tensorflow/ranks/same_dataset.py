@@ -19,24 +19,24 @@ from headrace.tensorflow.sharding.dataset_graph import DatasetGraph, Node
 MOST_TOLD = 200
 """The most transformations of a dataset that ranks compare."""
 _ALIKE = (
-    "do not shard by rank; sort lists of files; adapt() layers to unshuffled data; give the same seed= to what "
-    "shuffles in Python (such as …_dataset_from_directory) or below a take or zip; draw a mapped function's "
-    "random numbers in TensorFlow, not in Python or NumPy, or call keras.utils.set_random_seed before. To give each "
-    "rank a dataset of its own: data.distribute(…, shared=False)"
+    "To make them equal: do not shard by rank; sort lists of files; adapt() layers to unshuffled data; give a shuffle "
+    "in Python (such as …_dataset_from_directory) or before a take or zip the same seed= on all ranks; let a mapped "
+    "function draw random numbers with TensorFlow, not with Python or NumPy, or call keras.utils.set_random_seed "
+    "first. To give each rank its own dataset: data.distribute(…, shared=False)"
 )
 Found = tuple[bool, list[tuple[str, int]]]
-"""A pair: whether a dataset is endless, and the fingerprints that ranks must share, with places in the script."""
+"""Whether a dataset is endless, and (place in the script, fingerprint) pairs, which must be equal on all ranks."""
 _OF_THIS_PROCESS = ("seed", "seed2", "metadata", "container", "shared_name", "debug_name")
 """Attributes that may differ in equal datasets: names of resources, and seeds, since each process may draw its own."""
 _SEEDED_FROM = {"ShuffleDataset": 2, "ShuffleAndRepeatDataset": 2, "RandomDataset": 0}
-"""Operations with seeds, each with the index of its first input that is a seed or a counter of seeds."""
+"""Operations with seeds. The number is the index of their first input that is a seed, or a counter of seeds."""
 _BUILDING = b"comes in where it goes out"
 _known: weakref.WeakKeyDictionary[DatasetGraph, dict[bool, _Fingerprints]] = weakref.WeakKeyDictionary()
 _contents: weakref.WeakKeyDictionary[DatasetGraph, dict[tuple[str, ...], bytes]] = weakref.WeakKeyDictionary()
 
 
 def told(graph: DatasetGraph) -> list[tuple[str, int]]:
-    """Return the fingerprints of all transformations, inputs first: the first that differs explains the later ones."""
+    """Return each transformation's place and fingerprint, inputs first, as a changed input changes all later ones."""
     nodes = [graph.sink, *itertools.islice(dict.fromkeys(graph.sink.subtree()), 1, MOST_TOLD)]
     return [place(node, seeds=False) for node in reversed(nodes)]
 
@@ -60,7 +60,7 @@ def all_endless(everyones: list[Found]) -> bool:
         where = next((ours[0] for first, ours in pairs if first[1] != ours[1]), "")
         if where:
             raise InputError(
-                f"the ranks have different datasets, but are to share one; the first difference is in {where}: {_ALIKE}"
+                f"the ranks have different datasets, but must share one; the first difference is in {where}. {_ALIKE}"
             )
     return all(each[0] for each in everyones)
 
@@ -86,13 +86,13 @@ def together(do: Callable[[], Any]) -> list[Any]:
 class _Fingerprints:
     """Fingerprints of the operations in a dataset's GraphDef.
 
-    TensorFlow's own fingerprints of equal datasets differ if the processes have made other resources or functions
-    before, since these are numbered. So here an operation is described by its type, attributes and inputs, a function
-    by its results, and a lookup table by its content. Values of variables are not compared, since they are state, such
-    as that of a random number generator.
+    TensorFlow's own fingerprints include the names of functions and resources. These names hold a counter, so equal
+    datasets can differ between processes. Here an operation is described by its type, attributes and inputs, a function
+    by its results, and a lookup table by its content. Values of variables are not compared, because they are state,
+    such as that of a random number generator.
 
     Args:
-        contents: a store for the digests of constants, by function, operation and attribute.
+        contents: cache of the digests of constants; keys are (function, operation, attribute).
     """
 
     def __init__(self, graph: Any, seeds: bool, contents: dict[tuple[str, ...], bytes]) -> None:
@@ -120,7 +120,7 @@ class _Fingerprints:
         return self._functions[name]
 
     def _tell(self, name: str, function: str, known: dict[str, bytes]) -> None:
-        """Add an operation, and all that it reads, to `known`. This does not recurse, since graphs are deep."""
+        """Add the digests of an operation and of all its inputs to `known`. Graphs are too deep for recursion."""
         waiting, begun, nodes = [name], set(), self._nodes[function]
         while waiting:
             each = waiting[-1]
