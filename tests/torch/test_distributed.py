@@ -168,4 +168,4 @@ def test_a_thread_that_runs_no_script_has_no_place():
 def test_ranks_that_share_a_gpu_are_told_what_to_set_unless_gloo_connects_them(capsys, backend, ranks, gpus, told):
     distributed._tell_of_shared_gpus(backend, ranks, gpus)
     said = capsys.readouterr().out
-    assert ("Set --processes_per_host 1, or share it through headrace.torch.init('gloo')" in said) == told
+    assert ("Set --processes_per_host 1, or share GPUs with headrace.torch.init('gloo')" in said) == told

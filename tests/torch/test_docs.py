@@ -125,5 +125,5 @@ def test_one_process_for_all_gpus_trains_and_is_kept(tmp_path, monkeypatch):
             training.end_epoch()
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["epoch-0001", "epoch-0002"]
     other = torch.nn.Linear(9, 2)
-    with pytest.raises(InputError, match="of another model, or keeps other state"):
+    with pytest.raises(InputError, match="of another model or optimizer, or lacks an object that state= names"):
         checkpoint.restore(other, torch.optim.SGD(other.parameters(), lr=0.1), loader)

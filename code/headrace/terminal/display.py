@@ -90,7 +90,7 @@ class Display:
                 live.stop()
 
     def ask(self, question: str) -> bool:
-        """Ask a yes-or-no question, with the status line out of its way; return False if there is no terminal."""
+        """Hide the status line, and ask a yes-or-no question; return False if there is no terminal."""
         was_live = self._live is not None
         self.__exit__()
         try:

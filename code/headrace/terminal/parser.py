@@ -14,7 +14,7 @@ from headrace.errors import HeadraceError, InputError
 from headrace.terminal.display import print_every_character
 
 MOST_SAID = 300
-"""Most characters of a system error that are printed. Such an error may contain a very long file name."""
+"""Limit on the printed characters of a system error, which may contain a very long file name."""
 
 
 class OneLineParser(argparse.ArgumentParser):

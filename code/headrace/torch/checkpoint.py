@@ -97,14 +97,14 @@ class Checkpoint:
             ) from error
         except (KeyError, ValueError, RuntimeError) as error:
             raise InputError(
-                "the newest checkpoint is of another model, or keeps other state "
+                "the newest checkpoint is of another model or optimizer, or lacks an object that state= names "
                 f"({' '.join(str(error).split())[:300]}); delete it, or give another folder (--checkpoint_s3_uri)"
             ) from error
         loader.load_state_dict(place)
         return int(place["epoch"])
 
     def step_made(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, loader: Any) -> None:
-        """Make a checkpoint if one is due or the job must stop. For a stop, wait until the launcher ends this rank."""
+        """Make a checkpoint if one is due. Before a stop, make one, and wait for the launcher to end this rank."""
         stops = distributed.rank() == 0 and self._signals.stop_requested()
         # All ranks hold the same weights, so rank 0 can save them alone.
         if stops or (distributed.rank() == 0 and self._folder.is_due(self._every_s)):
@@ -146,7 +146,7 @@ def _state_of(holder: Any) -> Any:
 
 
 def _load_state(holder: Any, state: Any) -> None:
-    """Load an object's state. A module may have other compiled parts now than when the state was saved."""
+    """Load an object's state. For a module, change the state's names to those that torch.compile gives them now."""
     if isinstance(holder, torch.nn.Module):
         now = holder.state_dict()
         names = {_uncompiled(name): name for name in (*now, *getattr(now, "_metadata", ()))}
@@ -159,7 +159,7 @@ def _uncompiled(name: str) -> str:
 
 
 def _renamed(state: Any, rename: Callable[[str], str]) -> Any:
-    """Return a module's state under other names, with torch's `_metadata` of module versions."""
+    """Return a module's state with all names changed by `rename`, also in torch's `_metadata` (versions of modules)."""
     renamed: Any = OrderedDict((rename(name), value) for name, value in state.items())
     versions = getattr(state, "_metadata", None)
     if versions is not None:

@@ -60,11 +60,11 @@ class DataLoader(TorchDataLoader[Any]):
     5. The ranks share an epoch in `DistributedSampler`'s order and make equally many steps; up to `world − 1` samples
        repeat, or `drop_last` leaves some out. With `shard_by_rank=False` a rank takes all samples.
     6. Before each sample, these generators are seeded: the global ones of Python, NumPy and torch, and attributes of
-       the dataset or of its transforms. You seed any other source of randomness.
+       the dataset or of its transforms. Seed any other source of randomness yourself.
     7. Every rank runs the sampler from the same seed, once an epoch (endless samplers run ahead of training). A sampler
        must not depend on the rank or on training.
-    8. An `IterableDataset` divides its samples by `get_worker_info()` over `shards`. All ranks stop at the same step. A
-       resume replays the shard, or uses the dataset's own `state_dict`.
+    8. An `IterableDataset` has `shards` copies. Each must yield only the part that `get_worker_info()` gives it. All
+       ranks stop at the same step. A resume replays each part, or uses the dataset's own `state_dict`.
     9. `state_dict()` holds seed, epoch and position (for streams: the position in each shard). It can be loaded on any
        number of ranks (streams: up to `shards`).
     10. Feed servers run the script as rank 0 of 1, without a GPU, up to the first batch. That part of the script must
@@ -75,15 +75,15 @@ class DataLoader(TorchDataLoader[Any]):
             servers ignore it and use all processors of their hosts.
         prefetch_factor: batches made ahead for each worker, by default 2. On data hosts each processor has a worker,
             and the ranks share these workers.
-        timeout: seconds that a sample may take; 0: on feed servers 0.8 `stall_timeout_s`, else no limit.
+        timeout: seconds that a batch may take. 0: on feed servers, 80% of `stall_timeout_s`; elsewhere, no limit.
         seed: seed of the order and of the random draws. Default: the seed of `generator`; without one, a seed derived
-            from the loader's place in the script.
+            from the loader's `name`, or from its number among the script's loaders.
         on_error: `raise`: a sample that raises ends the job. `skip`: it is left out of its batch, and counted.
         shard_by_rank: whether the ranks share the dataset. False: this rank takes all of it, or its sampler's part.
         shards: number of parts that an `IterableDataset`'s epoch is divided into; it determines the order. Each part
             has a process of its own. By default `num_workers` for each rank, at least one.
-        prefetch_bytes: most bytes of batches from feed servers that this rank holds; default 2 GiB. It may always hold
-            two batches.
+        prefetch_bytes: limit on the bytes of batches from feed servers that this rank holds; default 2 GiB. Two batches
+            are always allowed.
         device: device that batches are put on. Copies to a GPU start from pinned memory, during the previous step.
         name: name of the loader on feed servers; by default its number among the script's loaders.
 
@@ -143,7 +143,7 @@ class DataLoader(TorchDataLoader[Any]):
 
     @property
     def batch_sampler(self) -> Any:  # type: ignore[override]
-        """The loader's batch sampler: the script's, or one in place of torch's that yields only this rank's batches."""
+        """The script's batch sampler, or without one, for a map-style dataset, one that yields this rank's batches."""
         made = self.__dict__["batch_sampler"]
         return RankBatchSampler(self, made) if made is self._dealt_batches and made is not None else made
 
@@ -152,7 +152,7 @@ class DataLoader(TorchDataLoader[Any]):
         if "batch_sampler" in self.__dict__:
             raise InputError(
                 "the script has replaced the loader's batch_sampler, as InfiniteDataLoader and MultiEpochsDataLoader "
-                "do: pass the sampler when you make the loader; its workers stay for all epochs anyway"
+                "do. Pass the sampler when you make the loader. Workers stay for all epochs without a replacement"
             )
         self.__dict__["batch_sampler"] = given
 
@@ -205,7 +205,7 @@ class DataLoader(TorchDataLoader[Any]):
         return {"seed": self.seed, "epoch": self.epoch, "position": self._position, **place}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue the next iteration at this position. Raises `InputError` if it is not the state of a loader."""
+        """Have the next iteration begin at this position. Raises `InputError` if `state` is not from `state_dict`."""
         try:
             seed, epoch, position = (int(state[name]) for name in ("seed", "epoch", "position"))
         except (KeyError, TypeError, ValueError) as error:
@@ -229,7 +229,7 @@ class DataLoader(TorchDataLoader[Any]):
 
     @property
     def length_is_a_guess(self) -> bool:
-        """True if the length comes from the script's own sampler, which may yield more samples than that."""
+        """True if the length comes from the script's own sampler, which may yield more samples than its `len()`."""
         return self._planner.own
 
     def next_indices(self) -> Iterator[list[Index]]:
@@ -282,14 +282,14 @@ class DataLoader(TorchDataLoader[Any]):
         if "unknown" not in _told:
             _told.add("unknown")
             print(
-                f"data hosts do not have loader {self.key} of the script, since it is made after training has begun: "
-                "this rank makes its batches in num_workers processes. To have data hosts make them, make the "
-                "loader earlier, or give it the same name in each epoch (name='train')",
+                f"data hosts do not have loader {self.key} of the script, since it is made after training has begun. "
+                "This rank makes its batches in num_workers processes. For data hosts to do so, make the loader "
+                "before training, or give it the same name in each epoch (name='train')",
                 flush=True,
             )
 
     def _agree(self, **begins: Any) -> Any:
-        """Compare this iteration with rank 0's; return the store of the ranks. Raises `InputError`, `DeadlineError`."""
+        """Compare settings with rank 0's; return the store that ranks share. Raises `InputError`, `DeadlineError`."""
         distributed.check_world()
         store = distributed.store_of_ranks() if self.ranks > 1 else None
         if store is not None:
@@ -347,7 +347,7 @@ class DataLoader(TorchDataLoader[Any]):
         self._whole = self._whole or (self.epoch, self.begun) == (epoch, True)
 
     def _take(self, fetched: Fetched, epoch: int, position: int, whole: bool) -> None:
-        """Move the loader past a batch that the script takes, unless the batch is of an earlier epoch."""
+        """Set the loader's position after a batch that the script takes, unless the batch is of an earlier epoch."""
         if (self.epoch, self.begun) == (epoch, True):
             self._position, self._whole = position, whole
             if self._shards:
@@ -361,10 +361,10 @@ os.register_at_fork(after_in_child=_open.clear)
 
 
 class _Iteration(Iterator[Any]):
-    """One iteration over a loader, with a length. It ends the process if the script goes on after an error.
+    """One iteration over a loader. If `next` has raised an error, another call of `next` ends the process.
 
-    A script may catch the error that `next` raises, and call `next` again. By then the remaining batches are lost. This
-    must not look like the end of the epoch.
+    A script may catch the error and call `next` again, but the remaining batches are lost. Without the exit, the script
+    would take this for the end of the epoch.
     """
 
     def __init__(self, loader: DataLoader, steps: Steps, source: Any) -> None:
@@ -425,7 +425,7 @@ def _check(is_stream: bool, on_error: str, shards: int, prefetch_bytes: int, tor
 
 @atexit.register
 def _close_all() -> None:
-    """Close iterations that the script left open: a thread still inside torch when Python exits aborts the process."""
+    """Close iterations left open. A thread of theirs that is inside torch when Python exits would abort the process."""
     for reference in _open.valuerefs():  # a copy, since a thread of the script may still open others
         with contextlib.suppress(Exception):
             if (each := reference()) is not None:

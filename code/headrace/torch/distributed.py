@@ -1,7 +1,7 @@
 """This process's rank and device, and torch.distributed among the ranks.
 
 `init` starts a thread that reports to the launcher when this rank waits in a collective. gloo and NCCL print nothing
-while they wait, and the rank at fault is the one that does not wait.
+then. From the reports of all ranks, the launcher finds the rank at fault: the one that does not wait.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _tell_of_shared_gpus(backend: str, ranks: int, gpus: int) -> None:
     if "nccl" in backend and ranks > gpus:
         print(
             f"warning: this host has {ranks} ranks and {gpus} GPU{'s' if gpus > 1 else ''}, but NCCL does not let "
-            f"ranks share a GPU. Set --processes_per_host {gpus}, or share it through headrace.torch.init('gloo')",
+            f"ranks share a GPU. Set --processes_per_host {gpus}, or share GPUs with headrace.torch.init('gloo')",
             flush=True,
         )
 
@@ -155,7 +155,7 @@ def check_world() -> None:
     if ranks != started:
         raise InputError(
             f"the script gives torch.distributed {ranks} ranks, but the launcher started {started}: hosts of the data "
-            f"group are not ranks, and a host may have several; {_HOW_TO_CONNECT}"
+            f"group are not ranks, and a host may have several ranks; {_HOW_TO_CONNECT}"
         )
     if own != number:
         raise InputError(
@@ -201,7 +201,7 @@ def is_collective(frame: FrameType) -> bool:
 
 
 def _watch_collectives() -> None:
-    """Start one thread to report waits of the calling thread in collectives. Needs a launcher and other ranks."""
+    """Start a thread that reports when this thread waits in a collective. Only for several ranks under a launcher."""
     global _watched
     limit_s = float(os.environ.get(STALL_TIMEOUT_VARIABLE) or 0) * WAITING_SHARE
     if limit_s and world_size() > 1 and not _watched:

@@ -24,7 +24,7 @@ from headrace.training.handshake import LIMIT_S
 from headrace.training.socket_buffers import prepare, receive_into
 
 EXTRA_AHEAD = 2
-"""Number of batches that a rank requests beyond those that keep the servers' workers busy."""
+"""Number of batches that a rank requests ahead, in addition to its share of `prefetch_factor` for each worker."""
 CONNECTIONS_PER_PROCESS = 2
 """Connections to each worker of a server. With two, the worker sends one batch while it makes the next."""
 MOST_CONNECTIONS = 64
@@ -33,7 +33,7 @@ SEND_TIMEOUT_S = 60.0
 LEAVE_S = 10.0
 """Seconds that `join` waits for the threads of connections. These end as soon as they get processor time."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 2.0
-"""Seconds before a failed connection is tried again: after the first failure, and at most."""
+"""Shortest and longest pause in seconds before a failed connection is tried again. It doubles with each failure."""
 _received = receipts.Counter()
 receipts.add_source(_received.counts)
 
@@ -43,7 +43,7 @@ class NotKnown(InputError):
 
 
 class NotYetKnown(OSError):
-    """Raised if a server does not have the loader yet, since it still runs the script up to it."""
+    """Raised if a server does not have the loader yet: its script has not come to the line that makes the loader."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Feeds:
         rank, world: this rank, and the number of ranks, which share the servers' workers.
         limit_s: seconds to wait for a batch while no server makes progress.
         pin_memory: whether batches are received into pinned memory.
-        prefetch_factor: batches to request ahead for each worker of a server; each rank requests its share.
-        prefetch_bytes: most bytes of batches that the rank holds.
+        prefetch_factor: batches that all ranks together request ahead for each worker of a server.
+        prefetch_bytes: limit on the bytes of batches that are requested and not yet used by the rank.
     """
 
     servers: Sequence[str]
@@ -270,7 +270,7 @@ def enter(
     if answer.get("unknown") == "for good":
         raise NotKnown(f"feed server {server} does not have loader {hello.get('loader')} of the script")
     if answer.get("unknown"):
-        raise NotYetKnown("it runs the script up to this loader")
+        raise NotYetKnown("the script there has not made this loader yet")
     if answer.get("problem"):
         raise InputError(f"feed server {server}: {answer['problem']}")
     prepare(connection, SEND_TIMEOUT_S)
@@ -280,8 +280,8 @@ def enter(
 def wait_until_known(servers: Sequence[str], secret: str, hello: Mapping[str, Any], limit_s: float) -> bool:
     """Wait until a server has the loader; return False if no server ever will.
 
-    A server runs the script too. If the script makes this loader after training with another one, the server first
-    makes a whole pass over that one. The wait goes on while a server does so.
+    A server runs the script too. If the script first iterates over another loader, for example to compute a mean, the
+    server makes that whole pass itself. The rank waits meanwhile, without a limit.
 
     Raises:
         DeadlineError: no server has answered for `limit_s` seconds.

@@ -68,7 +68,7 @@ class Decoder:
         pin_memory: whether to allocate the batch's tensors in pinned memory.
 
     Raises:
-        Malformed: no batch has this header and size.
+        Malformed: the header cannot be read, or does not fit the payload's size.
     """
 
     def __init__(self, header: bytes, payload_bytes: int, pin_memory: bool = False) -> None:
@@ -179,7 +179,7 @@ def _class(name: str, fits: Callable[[type], bool]) -> Any:
     for part in path.split("."):
         found = getattr(found, "__dict__", {}).get(part)  # a module's own getattr may import
     if not (isinstance(found, type) and fits(found)):
-        raise ValueError(f"class {name} is not imported here, or of another kind: import it at the top of the script")
+        raise ValueError(f"class {name} is not imported or differs on this host: import it at the top of the script")
     return found
 
 
@@ -231,7 +231,7 @@ def memory_of(tensor: torch.Tensor) -> memoryview:
 
 
 def is_plain(kind: type) -> bool:
-    """Return whether a class's objects hold only attributes, and Python's default methods make and pickle them."""
+    """Return whether a class's objects hold only a `__dict__`, and are made and pickled by `object`'s methods."""
     pythons = ("__new__", "__reduce_ex__", "__reduce__", "__getstate__")
     own = ("__setstate__", "__getnewargs__", "__getnewargs_ex__", "__del__")
     return (

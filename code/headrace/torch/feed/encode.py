@@ -41,8 +41,8 @@ def encode(batch: Any, skipped: Sequence[tuple[Any, str]] = (), state: Any = Non
     header = json.dumps(record, separators=(",", ":")).encode()
     if len(header) > MOST_HEADER_BYTES:
         raise InputError(
-            "a batch with more than 16 MiB of texts and single numbers cannot be sent: have collate_fn make arrays or "
-            "tensors of the numbers, and bytes of a long text; or make batches smaller"
+            "a batch with more than 16 MiB of texts and single numbers cannot be sent: have collate_fn return the "
+            "numbers as arrays or tensors, and long texts as bytes; or make batches smaller"
         )
     if sum(each.nbytes for each in buffers) > MOST_BATCH_BYTES:
         raise InputError("a batch of more than 8 GiB cannot be sent: make batches smaller")
@@ -112,8 +112,8 @@ def _describe(value: Any, buffers: decode.Buffers, level: int) -> dict[str, Any]
 def _describe_attributes(mapping: Any, buffers: decode.Buffers, level: int) -> dict[str, Any]:
     """Return the header's entries for a mapping's attributes.
 
-    A private attribute that cannot be sent is left out; the class's constructor replaces it. Hugging Face's
-    BatchEncoding, for example, holds tokenizer objects.
+    A private attribute that cannot be sent is left out, such as the tokenizer objects of Hugging Face's BatchEncoding.
+    On the receiver it has the value that the class's constructor sets.
     """
     entries, names, values = dict(mapping.items()), [], []
     for name, held in getattr(mapping, "__dict__", {}).items():

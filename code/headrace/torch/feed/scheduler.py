@@ -17,11 +17,11 @@ from headrace.errors import DeadlineError
 from headrace.torch.fetch.map_fetcher import SampleError
 
 DEFAULT_PREFETCH_BYTES, LEAST_AHEAD = 2 << 30, 2
-"""Bytes of batches that a rank requests ahead by default; number of batches that it may request whatever their size."""
+"""Default limit on the bytes of batches requested ahead; number of batches that are allowed whatever their size."""
 MOST_BREAKS, BREAKS_APART_S = 5, 0.5
-"""Number of workers that may end while they make the same batch; seconds within which several ends count as one."""
+"""A batch fails when `MOST_BREAKS` workers ended while making it. Ends within `BREAKS_APART_S` seconds count once."""
 FIRST_PATIENCE_S, PATIENCE, LATELY = 2.0, 5.0, 32
-"""Seconds until a batch is requested again, or if that is more, `PATIENCE` × the slowest of the last `LATELY` ones."""
+"""A batch is requested again after `PATIENCE` × the longest of the last `LATELY` times, at least `FIRST_PATIENCE_S`."""
 LOOK_EVERY_S = 0.25
 
 
@@ -41,8 +41,8 @@ class Schedule:
     Args:
         steps: number of steps; `up_to` changes it.
         limit_s: seconds that the rank waits for a batch while no server makes progress.
-        most_bytes: most bytes of batches that are requested and not yet used.
-        ahead: most batches that are requested and not yet used; `more_ahead` adds to it.
+        most_bytes: limit on the bytes of batches that are requested and not yet used.
+        ahead: limit on the number of batches that are requested and not yet used; `more_ahead` raises it.
         largest_bytes: bytes of the largest batch of an earlier epoch; 0: unknown.
     """
 
@@ -138,9 +138,7 @@ class Schedule:
                 asked.breaks, asked.broke_at = asked.breaks + 1, self._clock()
             if asked.breaks >= MOST_BREAKS:
                 error = f"{asked.breaks} feed processes ended while they made batch {step} of this rank"
-                error += (
-                    ": does one of its samples, or of the next batch's, crash them, or is there too little memory? "
-                )
+                error += ": does a sample of this batch or of the next one crash them, or is there too little memory? "
                 self._put(step, SampleError(error + "See their hosts' logs"))
             elif not asked.by and step not in self._again:
                 self._again.append(step)
@@ -154,7 +152,7 @@ class Schedule:
             self._free.notify_all()
 
     def problem(self, process: str, what: object) -> None:
-        """Record why a process is unavailable, for the error at the deadline; an empty `what`: it is available."""
+        """Record why a process is unavailable (`what`); empty: it is available. `wait`'s `DeadlineError` quotes it."""
         with self._lock:
             self._problems[process] = str(what)
 

@@ -1,8 +1,8 @@
 """The training script's loaders, and a feed server's run of the script up to its first batch.
 
-Ranks and feed servers run the same script with the same arguments, so a loader has the same key in all of them: its
-number among the script's loaders, or its `name=`. A rank sends no code. On a feed server the script is rank 0 of 1, on
-the CPU.
+Ranks and feed servers run the same script with the same arguments, so ranks need not send code. A loader has the same
+key in all of them: its number among the script's loaders, or its `name=`. On a feed server the script is rank 0 of 1,
+on the CPU.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from headrace.torch import distributed
 
 WITHOUT_DATA_HOSTS = "train without data hosts: --no-is_hetero --tf_data_mode local"
 MOST_STEPS = 20
-"""Most optimizer steps before the first batch. A few are allowed, since some scripts warm up."""
+"""Limit on optimizer steps before the first batch. A few are allowed, since some scripts warm up."""
 TRAINS_HERE = (
     "the script trains before it takes a batch of a headrace.torch.DataLoader, so a feed server has nothing to make. "
     f"Iterate over the loader itself, or {WITHOUT_DATA_HOSTS}"
@@ -37,20 +37,20 @@ OTHER_PROCESS = (
     "starts a process for each rank: call the training function directly, with headrace.torch.local_rank()"
 )
 _APART = 1_000_003
-"""Distance between the default seeds of two loaders. Each epoch adds 1 to a seed, of which torch uses 32 bits."""
+"""Difference of two loaders' default seeds. It is large, since each epoch adds 1. torch uses 32 bits of a seed."""
 _OWN_NUMBERS = 1 << 20
-"""First of the loader numbers from which loaders with `shard_by_rank=False` get their seeds."""
+"""Added to the number of a loader with `shard_by_rank=False`, so that its default seed differs from all others."""
 
 
 @dataclass
 class Place:
-    """A loader's place in the script. A loader that the script makes again in each epoch keeps its place.
+    """A loader's place in the script: its number or name. A loader made again in each epoch keeps its place.
 
     Attributes:
         key: the loader's name among ranks and feed servers.
         seed: the default seed of the loader's order and draws.
         late: whether the loader was made after the first batch, so that feed servers may not have it yet.
-        next_epoch: the first epoch of the next loader at this place.
+        next_epoch: the epoch with which the next loader at this place begins.
         dataset: returns the loader's dataset, or None once it is gone.
         made_by: the functions and settings that make batches from samples.
         iterations: number of iterations that the loaders at this place have begun.
@@ -73,7 +73,7 @@ class _Process:
     server: Any = None
     """A `feed.server.FeedServer`; None on a rank, and in a feed server's workers."""
     processors: int = 0
-    """Number of worker processes for a loader that a feed server's script itself iterates over."""
+    """Number of worker processes with which a feed server's script makes batches for itself, not for ranks."""
     begun = False
     """Whether the script has requested a batch."""
     trains = False
@@ -115,12 +115,12 @@ def feed_servers(environ: Mapping[str, str]) -> Sequence[str]:
 def register(loader: Any, made_by: tuple[Any, ...], shared: bool, name: str) -> Place:
     """Return the place of a loader that the script has just made. Raises `InputError` for a name that is taken.
 
-    Some scripts make a loader for each epoch. After the first batch, such a loader takes the place of the earlier one
-    with the same name. Once training has begun, the same dataset and functions are enough.
+    Some scripts make a new loader for each epoch. After the first batch, such a loader gets the place of an earlier one
+    with the same `name`. Once training has begun, it needs no `name`, only the same dataset and functions.
 
     Args:
         made_by: the functions and settings that make batches from samples.
-        shared: whether the ranks share the loader. Other loaders are counted apart, since one rank alone may make them.
+        shared: whether the ranks share the loader. Others are numbered separately: perhaps only one rank makes them.
         name: the loader's `name=`, or empty.
     """
     if _process.begun and name in _places:
@@ -157,7 +157,7 @@ def batch_asked_for() -> None:
     """Record that the script requests a batch. A feed server stops the script here, and serves its loaders.
 
     On a feed server this returns only when a rank asks for a loader that the script has not made yet. The script then
-    makes the batches of the present loader itself, and goes on until it iterates over the next one.
+    makes the batches of this iteration itself. It stops here again when it begins another iteration.
     """
     if _process.hook is None and not _process.begun:
         _process.hook = register_optimizer_step_pre_hook(_step_made)
@@ -178,7 +178,7 @@ def training_begins() -> None:
 
 
 def workers_of_server() -> int:
-    """Return the number of worker processes for a loader that a feed server's script itself iterates over."""
+    """Return the number of processes with which a feed server's script makes batches for itself, not for ranks."""
     return _process.processors
 
 
@@ -209,7 +209,7 @@ def run_until_first_batch(script: str, arguments: Sequence[str], server: Any, pr
 
     Args:
         server: a `feed.server.FeedServer`.
-        processors: number of worker processes for a loader that the server's script itself iterates over.
+        processors: number of worker processes with which the script makes batches for itself, not for ranks.
 
     Raises:
         InputError, SetupError: the script ended before its first batch.

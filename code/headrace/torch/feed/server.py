@@ -3,7 +3,7 @@
     python -m headrace.torch.feed.server --port 6001 --address algo-1:6001 SCRIPT [ARGUMENT ...]
 
 It runs the training script up to its first batch, forks workers that have the script's datasets, authenticates ranks,
-and hands each connection to a worker. A batch depends only on request and dataset, so any server makes the same one.
+and hands each connection to a worker. A batch depends only on request and dataset, so all servers make it alike.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from headrace.torch.sampling.rank_agreement import differences
 from headrace.training.handshake import LIMIT_S
 
 SAMPLE_SHARE = 0.8
-"""Longest time for one sample, as a share of `stall_timeout_s`. A hang must be reported before the watchdog acts."""
+"""Longest time for one batch, as a share of `stall_timeout_s`. A hang must be reported before the watchdog acts."""
 ALONE = (
     "(a data host runs the script as the only rank, without a GPU: use headrace.torch.init() and "
     "headrace.torch.device(), and ask headrace.torch.is_feed_server())"
@@ -144,7 +144,7 @@ class FeedServer:
             pass  # not a rank of this job, or it has gone
 
     def _answer(self, hello: Any) -> dict[str, Any]:
-        """Return why a rank is refused; empty if it is served. Raises `InputError` if `hello` is not a rank's."""
+        """Return the reason to refuse a rank; empty if none. Raises `InputError` if `hello` is not a rank's message."""
         if not isinstance(hello, dict) or type(hello.get("loader")) is not str or type(hello.get("slot")) is not int:
             raise InputError("not a hello")
         key, config, loaders = hello["loader"], hello.get("config"), self._loaders
@@ -215,7 +215,7 @@ class WorkerPool:
                 mailbox.close()
 
     def _fork(self, number: int) -> tuple[BaseProcess, socket.socket]:
-        """Fork a worker, and return it and the mailbox for its connections. The worker ends with the calling thread."""
+        """Fork a worker; return it and the socket for handing it connections. It dies when the calling thread ends."""
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         limit_s = SAMPLE_SHARE * self._stall_timeout_s
         worker = Worker(number, self.count, self._loaders, limit_s, self._stall_timeout_s)
@@ -253,7 +253,7 @@ class WorkerPool:
 def main(argv: Sequence[str]) -> NoReturn:
     parser = OneLineParser(prog="feed_server", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--address", required=True, metavar="HOST:PORT", help="address under which ranks reach it")
+    parser.add_argument("--address", required=True, metavar="HOST:PORT", help="address where ranks reach this server")
     parser.add_argument("--share", type=int, default=1, help="number of feed servers that share this host's processors")
     parser.add_argument("script")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
@@ -308,7 +308,7 @@ class _Serving(FeedServer):
         _refuse(problem)
 
     def go_on_without(self, problem: str) -> None:
-        """Keep serving after the script has ended, if it had come to its first batch; else return."""
+        """If the script has ended after its first batch, print `problem` (the reason) and keep serving; else return."""
         while script.is_serving():
             time.sleep(LOOK_EVERY_S)
         if self._listener is not None:

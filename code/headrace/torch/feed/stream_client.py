@@ -1,4 +1,4 @@
-"""A rank's connections to feed servers for an `IterableDataset`: one connection for each of its shards.
+"""A rank's connections to feed servers for an `IterableDataset`: one for each of the rank's shards.
 
 Each shard has a worker process of its own. If the connection to it breaks, or is silent for too long, another server
 iterates over the same shard and continues at the missing batch.
@@ -24,11 +24,11 @@ from headrace.torch.fetch.map_fetcher import Fetched, SampleError
 from headrace.training.freed_memory import keep_freed_memory
 
 AHEAD = 3
-"""Most batches of a shard that the rank has requested or holds. The rank reads each answer when it arrives: a server
+"""Limit on a shard's batches that the rank has requested or holds. The rank reads each answer when it arrives: a server
 that cannot send an answer for some seconds assumes that the rank is dead (`socket_buffers.prepare`)."""
 PATIENCE_S = 10.0
-"""Seconds of silence after which another worker is tried; they double each time. While a worker makes a batch, it
-reports this every two seconds."""
+"""Seconds of silence after which the rank tries another worker; doubled after each silence. While a worker makes a
+batch, it reports this every two seconds."""
 LOOK_EVERY_S = 0.25
 
 
@@ -36,7 +36,7 @@ class StreamEpoch:
     """The batches of a rank's shards in one epoch, one from each shard in turn.
 
     Args:
-        request: returns the request for a batch, from the shard's place among the rank's shards and the batch's number.
+        request: returns a request, given the shard's place among the rank's shards, and the batch's number.
         shards: number of this rank's shards.
     """
 
@@ -63,7 +63,7 @@ class StreamEpoch:
 
 
 class _Room:
-    """Limit on the batches of each shard that the rank has requested or holds. Each counts as the largest so far."""
+    """Limits how many batches of each shard a rank requests or holds, as if all were as large as the largest so far."""
 
     def __init__(self, shards: int, most_bytes: int) -> None:
         self._shards, self._most_bytes, self.largest = shards, most_bytes, 0
@@ -184,7 +184,7 @@ class _Lane:
                 return
 
     def _is_alive(self, at: bytes) -> None:
-        """Count each new sample as progress. After a resume, a worker passes many samples before it makes a batch."""
+        """Note progress when the worker is at another sample. After a resume it skips many before it makes a batch."""
         if at != self._at:
             self._at, self._moved_at = at, time.monotonic()
             liveness.note_progress()

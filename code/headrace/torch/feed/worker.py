@@ -89,12 +89,12 @@ class _Client:
 
 
 class Worker:
-    """Serves the connections that arrive through the mailbox.
+    """Serves the connections that the server hands to this worker.
 
     Args:
         number, count: this worker's number, and the number of the server's workers.
         loaders: the script's loaders, by key.
-        limit_s: seconds that one sample may take, if its loader has no `timeout`.
+        limit_s: seconds that a batch, or in a shard a sample, may take if its loader has no `timeout`.
         send_timeout_s: seconds that a rank may leave an answer unread.
     """
 
@@ -109,7 +109,7 @@ class Worker:
         self._making: tuple[float, float, MapFetcher | IterableFetcher, _Client] | None = None
 
     def run(self, mailbox: socket.socket, port: int) -> NoReturn:
-        """Serve in a forked process, until the server kills this process or ends. The server listens on `port`."""
+        """Serve connections from `mailbox` in a forked process, until the server (on `port`) kills it or ends."""
         die_with_parent()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -222,7 +222,7 @@ class Worker:
         return self._fetchers[client.key]
 
     def _watch(self) -> None:
-        """End the process if a sample takes too long: no other way stops the code of a dataset."""
+        """End the process if a batch takes too long: Python cannot stop the dataset's code in another way."""
         at, since = None, 0.0
         while True:
             time.sleep(LOOK_EVERY_S)
@@ -236,7 +236,7 @@ class Worker:
             if time.monotonic() - began < limit_s:
                 continue
             what = "collate_fn" if fetcher.at is None else f"sample {fetcher.at}"
-            why = f"its batch is not made after {limit_s:g} s (the loader's timeout, else 0.8 stall_timeout_s)"
+            why = f"the batch is not made after {limit_s:g} s (the loader's timeout, or 80% of stall_timeout_s)"
             text = f"{what} hangs: {why}"
             print(f"{text}; the stacks of all threads:", file=sys.stderr, flush=True)
             faulthandler.dump_traceback(file=sys.stderr)
@@ -263,6 +263,6 @@ def failure(text: str) -> bytes:
 
 @contextlib.contextmanager
 def _outside_of_blocks() -> Iterator[None]:
-    """Leave the script's torch contexts, such as no_grad. A worker forked inside of them would otherwise stay there."""
+    """Undo torch contexts, such as no_grad, that the script had entered when the worker was forked."""
     with torch.inference_mode(False), torch.enable_grad(), torch.autocast("cpu", enabled=False):
         yield
