@@ -57,7 +57,7 @@ def main():
     parser.add_argument("--batch_size", type=int, default=32, help="per rank")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--steps_per_epoch", type=int, default=0, help="default: one pass over the dataset")
-    parser.add_argument("--learning_rate", type=float, default=0.001, help="of one rank; scaled by the number of ranks")
+    parser.add_argument("--learning_rate", type=float, default=0.001, help="for one rank; multiplied by the world size")
     parser.add_argument("--warmup_epochs", type=float, default=1.0)
     parser.add_argument("--image_size", type=int, default=32, help="pixels to which images are resized")
     parser.add_argument("--mixed_precision", choices=POLICIES, default=POLICIES[0])

@@ -21,7 +21,7 @@ parser.add_argument("--model", choices=["resnet50", "small_cnn"], default="resne
 parser.add_argument("--batch_size", type=int, default=32, help="per rank")
 parser.add_argument("--epochs", type=int, default=2)
 parser.add_argument("--steps_per_epoch", type=int, default=0, help="default: one pass over the dataset")
-parser.add_argument("--learning_rate", type=float, default=0.001, help="of one rank; scaled by the number of ranks")
+parser.add_argument("--learning_rate", type=float, default=0.001, help="for one rank; multiplied by the world size")
 parser.add_argument("--image_size", type=int, default=32, help="pixels to which images are resized")
 parser.add_argument("--channel", default=os.environ.get("SM_CHANNEL_TRAINING", ""), help="folder of digits.npz")
 parser.add_argument("--num_workers", type=int, default=0, help="processes per rank, if the job has no data hosts")
@@ -118,7 +118,7 @@ test_loader = headrace.torch.DataLoader(held_out, args.batch_size, **options) if
 
 
 def pixels(images):
-    """Return floats between 0 and 1. They are made here, so that a pixel travels as one byte."""
+    """Return floats between 0 and 1. This runs on the rank, so that a pixel crosses the network as one byte."""
     return (images.float() / 255).to(memory_format=torch.channels_last)
 
 

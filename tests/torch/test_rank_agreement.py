@@ -44,7 +44,7 @@ def seed_of_its_own(rank):
     [(seed_of_its_own, "order is 'shuffled with seed 1' here and 'shuffled with seed 0' on rank 0"),
      (samples_of_its_own, "order is .*: make the sampler from the same indices and the same seed on all ranks"),
      (split_of_its_own, "subset is .*: give random_split a generator with a seed"),
-     (part_of_its_own, "length is 39 here and 40 on rank 0: all ranks make the same loaders, in the same order")],
+     (part_of_its_own, "length is 39 here and 40 on rank 0: make the same loaders on all ranks, in the same order")],
 )  # fmt: skip
 def test_ranks_that_would_not_share_the_samples_are_told_what_differs(tmp_path, script, message):
     with pytest.raises(InputError, match=f"loader 0, epoch 0, on rank 1: {message}"):
@@ -52,7 +52,7 @@ def test_ranks_that_would_not_share_the_samples_are_told_what_differs(tmp_path, 
 
 
 def test_an_epoch_that_rank_0_does_not_begin_is_named():
-    with pytest.raises(DeadlineError, match=r"rank 0 did not begin loader 5, epoch 3, within 0\.1 s"):
+    with pytest.raises(DeadlineError, match=r"within 0\.1 s, rank 0 did not begin loader 5, epoch 3: "):
         compare_with_rank_0(dist.HashStore(), "loader 5, epoch 3", 1, 0.1, {})
 
 

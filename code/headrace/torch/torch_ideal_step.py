@@ -17,7 +17,7 @@ from headrace.torch.fetch.rng import GLOBAL, kept
 from headrace.training.ideal_step import SETTLING, IdealStep, steps_to_measure
 
 WARM_UP_STEPS = 3
-"""Steps before the number of steps to measure is chosen, since the first steps choose kernels and compile."""
+"""Steps that choose kernels and compile. The time of the last one decides how many steps are measured afterwards."""
 
 
 def measure_ideal_step(
@@ -25,7 +25,7 @@ def measure_ideal_step(
 ) -> tuple[IdealStep, float]:
     """Return the ideal step, and the seconds to copy a batch to the GPU. All ranks must call this together.
 
-    A step's time runs from the previous step's end to its own end. So Python may run ahead of the GPU, as in training.
+    A step is timed from the previous step's end to its own. The GPU records both, so Python may run ahead of the GPU.
     """
     device = distributed.device()
     on_device, copy_s = to_device(batch, device), _copy_s(batch, device)
@@ -92,10 +92,10 @@ def _put_back(model: torch.nn.Module, optimizer: Any, others: Sequence[Any]) -> 
 
 
 def _keep(value: Any, tensors: dict[int, Callable[[], Any]]) -> Callable[[], Any]:
-    """Return a function that restores a value and returns it.
+    """Save a value, and return a function that restores and returns it.
 
     Args:
-        tensors: the functions made so far for tensors, by the tensor's id, so that a shared tensor is kept once.
+        tensors: functions that restore tensors, by the tensor's id. A tensor that is found twice is saved once.
     """
     if isinstance(value, torch.Tensor):
         if id(value) not in tensors:

@@ -149,7 +149,7 @@ class Training:
             )
 
     def _look_at(self, batch: Any) -> None:
-        """Note the size of a batch. With the script's batch sampler, only the batches show their size."""
+        """Note the samples and bytes of a batch. With a batch sampler, the loader does not know its batch size."""
         if not self._loader.batch_size:
             self._batches, self._samples = self._batches + 1, self._samples + (samples_of(batch) or 1)
             self._meter.batches_hold(self._samples / self._batches)

@@ -1,4 +1,5 @@
-"""Code for ranks of any framework: the report, signal files, checkpoint folders, a stream's ledger, the handshake.
+"""Code that ranks use with any framework: measurements, checkpoint folders, and signal files for the launcher.
 
-`headrace/tensorflow` and `headrace/torch` use it.
+It also has the record of the elements that have been trained on (`ledger.py`), and the handshake by which a connection
+is authenticated. `headrace/tensorflow` and `headrace/torch` use it.
 """

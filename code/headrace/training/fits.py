@@ -26,7 +26,7 @@ class Fit:
     longest_epoch: int = 0
     """Steps of the longest epoch; others may be cut short."""
     train_s: float = 0.0
-    """Seconds from the beginning to the end, or until now."""
+    """Seconds from the beginning of training to its end, or to the latest report before that."""
     knows_waited_cpu: bool = False
 
     def compute_cpu_s(self) -> float:
@@ -47,7 +47,7 @@ class Fit:
         return self.times.mean_ideal_ms(self.times.all)
 
     def computing_ms(self) -> float:
-        """Return the milliseconds of computing in a step; all of it if neither waiting nor the ideal step is known."""
+        """Return a step's milliseconds without waiting; its whole time if neither waiting nor ideal step is known."""
         return self.times.all.without_waiting_ms() or self.mean_ideal_ms() or self.step_ms()
 
 
@@ -80,7 +80,7 @@ def step_parts_ms(fits: Sequence[Fit]) -> dict[str, float | None]:
     """Return the parts of a step in milliseconds; they add up to the mean step.
 
     `waiting`: the wait for the batch; if it was not measured, the step less the ideal step.
-    `copying`: the wait for the batch's copy to the GPU; None: not known, so that `waiting` includes it.
+    `copying`: the wait for the batch's copy to the GPU; None: not known, then counted in `waiting`.
     `computing`: the rest, such as Python, kernel launches and arithmetic.
     """
     step_ms = _mean(Fit.step_ms, fits)
@@ -96,7 +96,7 @@ def step_parts_ms(fits: Sequence[Fit]) -> dict[str, float | None]:
 
 
 def _mean_of_known(figure: Callable[[Fit], float], fits: Sequence[Fit]) -> float:
-    """Return a figure's mean over the steps of all fits in which it is known (not 0); 0: no fit knows it."""
+    """Return a figure's mean over all steps of the fits in which it is known (not 0); 0: it is known in none."""
     return _mean(figure, [fit for fit in fits if figure(fit)])
 
 

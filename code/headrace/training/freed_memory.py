@@ -2,7 +2,7 @@
 
 glibc maps a separate block for a large allocation (always above 32 MiB, at first above 128 KiB) and unmaps it when it
 is freed. A batch passes through several such blocks, and each new block costs page faults for its whole length. With
-batches of 38 MB, this cuts the rate to a third.
+batches of 38 MB, these page faults cut the number of batches per second to a third.
 """
 
 from __future__ import annotations

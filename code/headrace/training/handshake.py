@@ -40,7 +40,7 @@ class Handshake:
         """Return the bytes that prove that `who` (`rank` or `worker`) holds the secret.
 
         Args:
-            address: HOST:PORT of the server, in a rank's proof and in a worker's.
+            address: HOST:PORT of the server, whether the rank or the worker makes the proof.
         """
         key = hmac.digest(secret.encode(), self.purpose, hashlib.sha256)
         return hmac.digest(key, who.encode() + server_nonce + client_nonce + address.encode(), hashlib.sha256)

@@ -9,11 +9,17 @@ import numpy as np
 
 LEAST_STEPS, MANY_STEPS, MOST_STEPS = 5, 40, 400
 BUDGET_S = 2.0
-"""Seconds for measuring up to `MANY_STEPS` steps."""
+"""Seconds to spend on measuring, for at most `MANY_STEPS` steps."""
 BUDGET_OF_SHORT_STEPS_S = 0.4
-"""Seconds for measuring up to `MOST_STEPS` short steps. Less time would show only one moment of the machine."""
+"""Seconds to spend on measuring steps of under 10 ms, for at most `MOST_STEPS` steps.
+
+A shorter measurement would show only the machine's speed at one moment.
+"""
 SETTLING = 0.25
-"""Share of extra steps to make before measuring, since the first tens of short steps take up to a tenth longer."""
+"""Unmeasured steps to make first, as a share of the steps to measure.
+
+The first tens of short steps take up to a tenth longer than later ones.
+"""
 _ERROR_OF_MEDIAN = 1.2533 / 1.349
 """Factor from interquartile range ÷ √n to the standard error of a median, for normal values: 1.2533 σ ÷ 1.349 σ."""
 

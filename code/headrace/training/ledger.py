@@ -16,15 +16,15 @@ from headrace.errors import InputError
 
 PLACE_BITS = 32
 LAG_EPOCHS, LAG_POSITIONS = 2, 1024
-"""How far a position may lag behind the newest one, in epochs and in positions; the greater distance applies.
+"""A position's missing elements count as skipped once it lags behind the newest position by more than both distances.
 A lag is normal, since workers hold several positions at a time, and some workers are slow."""
 _PLACE_MASK = (1 << PLACE_BITS) - 1
 Ranges = list[list[int]]
-"""Half-open ranges `[first, end)`, ascending, with gaps between them."""
+"""Sorted integers, as half-open ranges `[first, end)` with gaps between them."""
 
 
 class Ledger:
-    """A record of a stream's done positions, and of the done elements in positions that are only partly done.
+    """A record of the positions whose elements have all been trained on, and of single elements in other positions.
 
     An element that is still missing when much later positions have come was filtered out, or lost with a worker. The
     ledger counts it as skipped.
@@ -73,16 +73,16 @@ class Ledger:
 
     @property
     def begun_elements(self) -> int:
-        """Number of done elements from the mark on. A stream that starts at the mark must leave them out."""
+        """Number of elements trained on from position `mark` on. A stream that resumes at `mark` leaves them out."""
         whole = sum(self._count(position) for position in self._done)
         return whole + sum(int(done.sum()) for done in self._begun.values())
 
     def done_positions(self) -> NDArray[Any]:
-        """Return the done positions after the mark, ascending."""
+        """Return the positions after `mark` whose elements have all been trained on, ascending."""
         return np.asarray(sorted(self._done), np.int64)
 
     def done_tags(self) -> NDArray[Any]:
-        """Return the tags of the done elements in positions that are only partly done, ascending."""
+        """Return the tags of the elements trained on in positions that are not complete yet, ascending."""
         tags = [(position << PLACE_BITS) + np.flatnonzero(done) for position, done in sorted(self._begun.items())]
         return np.concatenate(tags) if tags else np.zeros(0, np.int64)
 

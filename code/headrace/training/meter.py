@@ -89,7 +89,7 @@ class Meter:
         self._batch_size = max(round(samples), 1)
 
     def begin(self, ideal: IdealStep | None = None) -> None:
-        """Begin training. If no ideal step was measured (None), `steps` needs each step's waiting time."""
+        """Begin training. If `ideal` is None, it is estimated from `waited_s`, which each call of `steps` must pass."""
         self._fit.times.ideal = ideal or IdealStep()
         self._before = list(_ended)
         if self._rank() == 0:
@@ -143,7 +143,7 @@ class Meter:
                 self.write_report()
 
     def steps_over(self) -> None:
-        """Do not count the time from now until the next step, for example that of an evaluation or a checkpoint."""
+        """Leave out CPU time and GPU utilization until the next step, such as during an evaluation or a checkpoint."""
         self._fit.cpu.over()
         self._signals.steps_over()
 
@@ -192,7 +192,7 @@ class Meter:
 
     @contextlib.contextmanager
     def _disk(self) -> Iterator[None]:
-        """Print a disk error instead of raising it, so that a full disk loses figures but does not stop training."""
+        """Context that prints a disk error and does not raise it: a full disk loses figures, but training goes on."""
         try:
             yield
         except OSError as error:

@@ -38,7 +38,7 @@ class SignalFiles:
                 self._paused.unlink()
 
     def steps_over(self) -> None:
-        """Tell the launcher that no step runs until the next `step`, so it does not count the GPU's utilization."""
+        """Tell the launcher to ignore the GPU's utilization until the next call of `step`: no step runs until then."""
         if self._folder and self._steps:
             self._steps = False
             with contextlib.suppress(OSError):
@@ -53,7 +53,7 @@ class SignalFiles:
                 self._file.touch()
 
     def ended(self) -> None:
-        """Show that training is over. The watchdog then judges the rank by its output again."""
+        """Show that training is over. The stall watchdog then counts output as progress, as before training."""
         self.steps_over()
         if self._folder:
             with contextlib.suppress(OSError):

@@ -9,7 +9,7 @@ import psutil
 
 
 class StepCpu:
-    """Sum of the CPU seconds of all steps except the first of each epoch, which finds no batch ready."""
+    """CPU seconds of all steps except the first of each epoch. At the first step, no batch is ready yet."""
 
     def __init__(self) -> None:
         self._began: tuple[float, float] | None = None
@@ -26,7 +26,7 @@ class StepCpu:
             self._waited_s += waited_s
 
     def over(self) -> None:
-        """Do not count the CPU time from now until the next step, for example that of an evaluation or a checkpoint."""
+        """Leave out the CPU time from now until the next step, for example during an evaluation or a checkpoint."""
         self._take()
         self._began = None
 
@@ -51,7 +51,7 @@ class StepCpu:
 
 
 def _with_ended_s(pid: int) -> float:
-    """Return the CPU seconds of a process and its ended children (a fork server has some); 0 if the process is gone."""
+    """Return the CPU seconds of a process and its ended children, such as those of a fork server; 0 if it is gone."""
     try:
         return float(sum(psutil.Process(pid).cpu_times()[:4]))
     except (psutil.NoSuchProcess, psutil.AccessDenied):
@@ -59,7 +59,7 @@ def _with_ended_s(pid: int) -> float:
 
 
 def _now() -> tuple[float, float]:
-    """Return the CPU seconds of this process with all descendants, even ended ones, and those of this process alone."""
+    """Return two sums of CPU seconds: of this process and all descendants, even ended ones; of this process alone."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     living_s = sum(_with_ended_s(each.pid) for each in psutil.Process().children(recursive=True))
     own_s = time.process_time()

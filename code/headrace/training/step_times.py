@@ -67,7 +67,7 @@ class StepTimes:
         """The ideal step measured before training. All its fields are 0 if it was not measured."""
         self._first, self._others, self._recent = Sums(), Sums(), Sums()
         self._last: collections.deque[tuple[float, float]] = collections.deque(maxlen=MEDIAN_OF)
-        """Seconds of each of the latest steps: with the script's callbacks between steps, and without them."""
+        """For each of the latest steps, its seconds with and without the script's callbacks between steps."""
         self._classes: dict[int, tuple[int, float]] = {}
 
     def made(self, made: Sums) -> None:
@@ -99,13 +99,13 @@ class StepTimes:
 
     @property
     def first_s(self) -> float:
-        """Seconds of the first step, or of the first execution of several; 0: there was none."""
+        """Seconds of the first step or, with `steps_per_execution`, of the first execution; 0: there was none."""
         return self._first.step_s
 
     def ideal_ms(self, of: Sums) -> float:
-        """Return the milliseconds of a step that waits for nothing, at most the median of the last steps.
+        """Return the milliseconds of a step that waits for nothing, but never more than the median of the latest steps.
 
-        This is the measured time plus callbacks between steps. If none was measured, it is the step time less waiting.
+        This is the ideal step plus callbacks. If no ideal step was measured, it is the step time less the waiting.
         """
         ideal_ms = self.mean_ideal_ms(of)
         return min(ideal_ms, _median_ms([step_s for step_s, _ in self._last])) if self._last else ideal_ms
@@ -113,8 +113,8 @@ class StepTimes:
     def mean_ideal_ms(self, of: Sums) -> float:
         """Return the mean milliseconds of a step that waits for nothing, with rare, slow callbacks included.
 
-        If the measured ideal step is slower than the median of the last steps without callbacks, that median replaces
-        the measurement.
+        This is the ideal step, or the median of the latest steps without callbacks if that is shorter, plus callbacks.
+        If no ideal step was measured, it is the step time less the waiting.
         """
         if not self.ideal.ms:
             return of.without_waiting_ms()

@@ -29,7 +29,7 @@ from headrace.torch.fetch.rng import (
 )
 
 MOST_SHARDS, MOST_SAMPLES = 1 << 16, 1 << 32
-"""Largest numbers that a request may have: shards of an epoch, samples of a batch."""
+"""Upper limits for a request: the number of shards in an epoch, and the number of samples in a batch."""
 NOT_SHARED = (
     "does not ask which shard it is, so each of {shards} shards would yield all samples. In __iter__, call "
     "torch.utils.data.get_worker_info() and yield this shard's part (files[info.id::info.num_workers]); or use a "
@@ -42,8 +42,8 @@ class ShardRequest:
     """Request for batch `number`, counted from 0, of a shard in an epoch.
 
     Attributes:
-        batch_size: samples of a batch; 0: each sample is a batch.
-        begins_at: number of the first batch after `state`; earlier batches are not made again.
+        batch_size: number of samples in a batch; 0: there is no batching, and each sample counts as a batch.
+        begins_at: number of the first batch that the dataset makes from `state`. It makes no earlier batch again.
         state: argument for the dataset's own `load_state_dict`; None: iterate over the shard from its beginning.
     """
 
@@ -76,7 +76,7 @@ class ShardRequest:
 
 
 class WorkerInfo:
-    """Result of `get_worker_info` inside a shard. It records whether the dataset has read its share."""
+    """Return value of `get_worker_info` inside a shard. `asked` becomes true when any of its properties is read."""
 
     rng = None
     worker_method = "multiprocessing"
@@ -97,7 +97,7 @@ class WorkerInfo:
 
     @property
     def dataset(self) -> Any:
-        """The shard's copy of the dataset. A `worker_init_fn` may change it, to set the shard's share."""
+        """The shard's copy of the dataset. A `worker_init_fn` may change it, for example to keep this shard's files."""
         self.asked = True
         return self._dataset
 
@@ -140,7 +140,7 @@ class IterableFetcher:
         try:
             return Fetched(self._collate_fn(samples if request.batch_size else samples[0]), state=self._state())
         except Exception as error:
-            what = f"collate_fn, of batch {request.number} of shard {request.shard},"
+            what = f"collate_fn for batch {request.number} of shard {request.shard}"
             raise SampleError(describe(error, what)) from error
 
     def _state(self) -> Any:
@@ -208,7 +208,7 @@ def _has_state(dataset: Any) -> bool:
 
 
 def _copied(dataset: Any) -> Any:
-    """Return a copy of the dataset, also of its lists and of an epoch in shared memory: iterating may change them."""
+    """Return a shallow copy of the dataset. Iterating may change lists and shared-memory numbers, so copy them too."""
     try:
         copied = copy.copy(dataset)
     except RecursionError:  # a wrapper whose __getattr__ reads an attribute that an empty copy lacks

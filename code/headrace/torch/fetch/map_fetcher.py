@@ -22,7 +22,7 @@ from headrace.torch.fetch.rng import COLLATE, generators_of, kept, sample_seed, 
 ON_ERROR = ("raise", "skip")
 MOST_SKIPS_LOGGED = 10
 Index = int | str | float | tuple[Any, ...] | list[Any]
-"""An index that a sampler yields and a dataset takes. A list is for a dataset that reads several samples at once."""
+"""An index that a sampler yields, for `dataset[index]`. A list is for a dataset that reads several samples at once."""
 _DEEPEST_INDEX = 3
 _TUPLE = "tuple"
 
@@ -113,7 +113,7 @@ class MapFetcher:
         try:
             batch = self._collate_fn(samples if self._batched else samples[0])
         except Exception as error:
-            raise SampleError(describe(error, f"collate_fn, of samples {_shortened(request.indices)},")) from error
+            raise SampleError(describe(error, f"collate_fn for samples {_shortened(request.indices)}")) from error
         return Fetched(batch, skipped)
 
     def _samples(self, request: BatchRequest, own: dict[str, Any], skipped: list[tuple[Any, str]]) -> Iterator[Any]:

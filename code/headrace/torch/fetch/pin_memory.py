@@ -1,4 +1,4 @@
-"""Copies of batches from pinned memory to a GPU, while the previous step computes.
+"""Copy each batch from pinned memory to the GPU while the previous step computes.
 
 Batches from feed servers are received straight into pinned memory (`feed/decode.py`). torch's own loader pins the
 batches of local workers.
@@ -27,17 +27,17 @@ class DeviceCopies:
         self._last: tuple[Any, Any] | None = None
 
     def ahead(self, steps: Pairs) -> Pairs:
-        """Yield the same pairs, with the batch (the first of each pair) on the device."""
+        """Yield each pair of `steps`: a batch, which is put on the device first, and another value."""
         if self.pins:
             return self._beside_the_step_before(steps)
         return ((to_device(batch, self.device), other) for batch, other in steps)
 
     def last_s(self) -> float | None:
-        """Return the seconds that the copy of the latest yielded batch to the GPU took; None: it was not copied."""
+        """Return how many seconds it took to copy the last yielded batch to the GPU; None: there was no copy."""
         return self._moments.between_s(*self._last) if self._last else None
 
     def _beside_the_step_before(self, steps: Pairs) -> Pairs:
-        """Start to copy each batch just before the previous one is yielded. A step waits only for its batch's copy."""
+        """Start to copy the next batch, then yield the current one. A step waits only for its own batch's copy."""
         stream = torch.cuda.Stream(self.device)
 
         def copied() -> Iterator[tuple[Any, Any, tuple[Any, Any], Any]]:
@@ -61,7 +61,7 @@ class DeviceCopies:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """Return the batch with its tensors on the device. Copies from pinned memory return before they are done."""
+    """Return the batch with its tensors on the device. A copy from pinned memory may still be running then."""
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):

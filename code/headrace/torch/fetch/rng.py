@@ -1,6 +1,6 @@
 """Seeding of random generators, and calls of `dataset.set_epoch`.
 
-A sample's random draws depend on the loader's seed, the epoch and the sample's place in it, not on the process.
+A sample's random draws depend on the loader's seed, the epoch and its position in that epoch, not on the process.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ GLOBAL = (random._inst, np.random.mtrand._rand, torch.default_generator)  # type
 _HOLDING_NONE = (str, bytes, bytearray, int, float, complex, type(None), type, types.ModuleType, types.FunctionType,
                  np.ndarray, torch.Tensor)  # fmt: skip
 Generators = Mapping[str, Any]
-"""Generators by their path of attributes in a dataset. A path is the same in all processes."""
+"""A dataset's random generators by attribute path, such as `0.transform.rng`. All processes have the same paths."""
 
 
 def sample_seed(seed: int, epoch: int, position: int, place: int = 0) -> int:
     """Return the 64-bit seed of one sample's draws.
 
     Args:
-        position: position in the epoch.
-        place: the sample's place in its batch, if the position is a batch's; or a constant such as `COLLATE`.
+        position: position in the epoch, of a sample or of a whole batch.
+        place: the sample's place in the batch at this position; or, for other draws, a constant such as `COLLATE`.
     """
     mixed = seed & _MASK
     for number in (epoch, position, place):
@@ -78,7 +78,7 @@ def seed_all(seed: int, own: Generators | None = None) -> None:
 
 
 class Apart:
-    """A separate state of the global generators, for code that runs in pieces. Each piece continues the draws.
+    """A separate state of the global random generators, for code that is run bit by bit, such as a sampler.
 
     Args:
         generators: further generators that the code draws from.
@@ -90,7 +90,7 @@ class Apart:
 
     @contextlib.contextmanager
     def drawing(self) -> Iterator[None]:
-        """Context that draws from this state. The state outside does not change."""
+        """Context in which draws continue from this state. Afterwards the generators get their earlier state back."""
         with kept(self._generators):
             for each, state in zip(self._generators, self._states, strict=False):  # at first there is none
                 _set_state(each, state)
@@ -161,7 +161,7 @@ def _attributes(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _can_be_seeded(generator: Any) -> bool:
-    """Return whether workers may seed a generator. False for a global one, the system's and a GPU's."""
+    """Return whether workers may seed a generator. They may not seed a global one, the system's or a GPU's."""
     if isinstance(generator, random.SystemRandom) or any(generator is each for each in GLOBAL):
         return False
     if isinstance(generator, torch.Generator):
@@ -201,7 +201,7 @@ def begin_epoch(dataset: Any, seed: int, epoch: int) -> None:
 
 
 def forget_epochs() -> None:
-    """Forget which datasets are at which epoch. A forked process calls this first."""
+    """Forget the epochs of all datasets, so that `set_epoch` skips none. A forked worker calls this first."""
     _epochs.clear()
 
 

@@ -21,18 +21,18 @@ from headrace.errors import DeadlineError, InputError
 
 FIRST_POLL_S, LONGEST_POLL_S = 0.0005, 0.02
 LAST_STEP_S = 10.0
-"""Most seconds that rank 0, which holds the store, waits at a stream's end for the other ranks to read it."""
+"""Most seconds that rank 0, whose process holds the store, waits until all ranks know that the stream has ended."""
 STATES_KEPT = 8
-"""Number of recent states of a shard that ranks publish, since ranks are a few steps apart."""
+"""How many of a shard's latest states are published. Rank 0, which saves checkpoints, may be a few steps behind."""
 _ENDED = 1 << 24
-"""Number that a rank without a batch adds to a step's count; a rank with a batch adds 1."""
+"""A rank without a batch adds this to a step's counter, a rank with a batch adds 1: one number holds both counts."""
 _HINTS = {
     "epoch": "have all ranks iterate over the same epochs, and call loader.set_epoch(epoch) where an epoch begins",
     "order": "make the sampler from the same indices and the same seed on all ranks; with shard_by_rank=False a rank "
     "takes what its own sampler yields",
     "subset": "give random_split a generator with a seed",
 }
-_ALIKE = "all ranks make the same loaders, in the same order, from the same data"
+_ALIKE = "make the same loaders on all ranks, in the same order, from the same data"
 
 
 def loader_config(dataset: Any, *, length: int | None, on_error: str) -> dict[str, Any]:
@@ -74,7 +74,7 @@ def compare_with_rank_0(store: Any, iteration: str, rank: int, limit_s: float, o
         store.set(key, json.dumps(own))
         return
     if not _poll(lambda: store.check([key]), limit_s):
-        raise DeadlineError(f"rank 0 did not begin {iteration}, within {limit_s:g} s: iterate over it on all ranks")
+        raise DeadlineError(f"within {limit_s:g} s, rank 0 did not begin {iteration}: iterate over it on all ranks")
     if told := differences(own, json.loads(store.get(key)), "rank 0"):
         raise InputError(f"{iteration}, on rank {rank}: {told}")
 
@@ -175,7 +175,7 @@ class StreamEnd:
         return self._said % _ENDED + self._said // _ENDED >= self._world
 
     def leave(self) -> None:
-        """Note that this rank has read the end. Rank 0 waits for the other ranks, since the store ends with rank 0."""
+        """Publish that this rank has seen the stream's end. Rank 0 waits until all have: the store ends with rank 0."""
         key = f"{self._name}/left"
         self._store.add(key, 1)
         if self._rank == 0:

@@ -2,7 +2,7 @@
 
 An epoch is a sequence of positions 0, 1, 2, … Each stands for a sample, or for a batch if the script gave a batch
 sampler. A step of all ranks takes the next `batch × world` positions; rank r takes every world-th of them, starting
-with the r-th. This is `torch.utils.data.DistributedSampler`'s order. Progress is one number, on any number of ranks.
+with the r-th. This is `torch.utils.data.DistributedSampler`'s order. Progress is one number, whatever the world size.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headrace.torch.sampling.rank_agreement import order_digest
 from headrace.torch.sampling.samplers import LazyOrder, drawn, is_distributed
 
 LEAST_AHEAD, MOST_AHEAD = 16, 256
-"""Fewest and most steps that an endless sampler draws ahead. Between these, it draws as many as were made so far."""
+"""Fewest and most steps to draw ahead from an endless sampler. Between these, at step n, n steps are drawn ahead."""
 MOST_POSITIONS_AHEAD = 1 << 18
 
 
@@ -84,7 +84,7 @@ class EpochPlan:
         self._seed, self._number = seed, number
 
     def has(self, step: int) -> bool:
-        """Return whether the epoch has this step. Forgets earlier steps, and lets an endless sampler draw."""
+        """Return whether the epoch has this step. A `LazyOrder` first forgets earlier steps and draws the next."""
         if isinstance(self._order, LazyOrder):
             most = min(MOST_POSITIONS_AHEAD // (self._epoch.batch * self._epoch.world), MOST_AHEAD)
             ahead = max(min(step, most), LEAST_AHEAD)

@@ -1,6 +1,6 @@
 """The samples of an epoch and their order, from torch's samplers or the script's, the same on all ranks.
 
-Every rank runs the sampler from the same seed, once an epoch. An endless sampler runs on as training proceeds.
+Every rank draws all indices of an epoch with the same seed. From an endless sampler, it draws them during training.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ENDLESS = sys.maxsize
 MOST_AT_ONCE = 1 << 22
 """Greatest length of a sampler whose indices are drawn all at once. A longer one is drawn as training goes on."""
 _MORE_THAN_SAID = 64
-"""A sampler counts as endless if it yields this many indices beyond twice its length, or twice its dataset's."""
+"""A sampler counts as endless if it yields more indices than this plus twice its length (or its dataset's length)."""
 _CHUNK = 1 << 10
 """Number of samples that are drawn at once from an endless sampler."""
 
@@ -41,7 +41,7 @@ def without_batch_sampler(
     """Return the batch size, sampler, batch sampler and `drop_last` to use.
 
     torch's BatchSampler over a DistributedSampler divides samples and makes batches as the loader does, so the loader
-    uses the DistributedSampler itself. torch refuses arguments that exclude each other.
+    uses the DistributedSampler itself. Arguments that exclude each other are kept: torch refuses them.
     """
     unwrap = type(batch_sampler) is BatchSampler and is_distributed(batch_sampler.sampler, world, dataset)
     if unwrap and (batch_size, bool(shuffle), sampler, drop_last) == (1, False, None, False):
@@ -179,7 +179,7 @@ class LazyOrder(Sequence[Any]):
             self._from = before
 
     def window(self) -> list[Any]:
-        """Return the positions that are drawn and not forgotten."""
+        """Return the indices of the positions that are drawn and not forgotten."""
         return list(self._held)
 
     def __getitem__(self, position: Any) -> Any:

@@ -1,6 +1,6 @@
-"""Division of an `IterableDataset` among the ranks: an epoch is made in shards, and each rank takes some of them.
+"""Division of an `IterableDataset` into shards, and of the shards among the ranks.
 
-Rank r takes one batch from each of the shards r, r + world, … in turn, as torch's loader does with its workers. All
+Rank r takes a batch from shard r, then from shard r + world, … in turn, as torch's loader does with workers. All
 ranks make the same number of steps: without `drop_last`, a rank whose shards have ended repeats its last batch.
 """
 
@@ -24,13 +24,13 @@ MORE_FILES = (
     "map-style dataset"
 )
 _SHARE_THEMSELVES = ("streaming.base.", "litdata.")
-"""Modules of Mosaic's and Lightning's datasets, whose workers wait for the workers of all other ranks."""
+"""Modules of Mosaic's and Lightning's datasets. They are refused: each worker waits for the workers of all ranks."""
 Open = Callable[[Callable[[int, int], ShardRequest], int], Any]
-"""Function that opens a source of this rank's shards, an object with `next` and `close`."""
+"""Opens a source with `next` and `close`, from a function that makes requests and the number of shards."""
 
 
 def refuse_shared_by_itself(dataset: Any) -> None:
-    """Raise `InputError` for a dataset of a library that divides its samples among the ranks itself."""
+    """Raise `InputError` if the dataset comes from a library that divides samples among the ranks itself."""
     for each in type(dataset).__mro__:
         if each.__module__.startswith(_SHARE_THEMSELVES):
             raise InputError(
@@ -40,10 +40,10 @@ def refuse_shared_by_itself(dataset: Any) -> None:
 
 
 def taken_after(steps: int, world: int, begun: Sequence[int], lengths: Mapping[int, int]) -> list[int]:
-    """Return, for each shard, how many batches have been trained on after `steps` steps of all ranks.
+    """Return how many batches of each shard have been trained on once each rank has made `steps` steps.
 
     Args:
-        begun: for each shard, the number of batches that were trained on before.
+        begun: for each shard, the number of batches that were trained on before these steps.
         lengths: number of batches of each shard that is known to have ended; other shards are longer.
     """
     taken = list(begun)
@@ -142,7 +142,7 @@ class StreamShards:
         self._begun, self._states = taken, states
 
     def _requests(self) -> Callable[[int, int], ShardRequest]:
-        """Return a function that makes the request for batch `number` of this rank's shard number `lane`."""
+        """Return a function that makes requests to shard `own[lane]`; `number` is 0 for this run's first batch."""
         own, begun, states, of_shard = self.own, list(self._begun), dict(self._states), self._of_shard()
 
         def request(lane: int, number: int) -> ShardRequest:
@@ -153,7 +153,7 @@ class StreamShards:
         return request
 
     def _of_shard(self) -> Callable[..., ShardRequest]:
-        """Return a function that makes the request for a batch of any shard in this epoch."""
+        """Return `ShardRequest` with this epoch's values filled in. The caller adds the shard and the batch number."""
         loader = self._loader
         return functools.partial(
             ShardRequest, seed=loader.seed, epoch=loader.epoch, shards=self.shards,
@@ -162,7 +162,7 @@ class StreamShards:
         )  # fmt: skip
 
     def batches(self, open_shards: Open, name: str, store: Any) -> tuple[Iterator[Fetched], Any]:
-        """Open this rank's shards; return an iterator over its batches, and the source, which the caller must close.
+        """Open this rank's shards. Return an iterator over their batches, and the source, which the caller must close.
 
         Args:
             name: name of the iteration, the same on all ranks.
@@ -192,8 +192,8 @@ class StreamShards:
             too_few = self._loader.drop_last and have < self._world
             if too_few and have and not step and not any(self._begun):
                 raise InputError(
-                    f"an epoch has no step: only {have} of {self._world} ranks have a batch, and drop_last leaves "
-                    f"it out: {MORE_FILES}"
+                    f"an epoch has no step: only {have} of {self._world} ranks have a batch, and with "
+                    f"drop_last all need one: {MORE_FILES}"
                 )
             if not have or too_few:
                 end.leave()
@@ -208,11 +208,11 @@ class StreamShards:
             fetched = following
 
     def _from_before(self, open_shards: Open) -> Fetched:
-        """Make one batch of an earlier run again, for this rank to repeat. Its shards had ended in that run."""
+        """Make a batch of an earlier run again. A rank repeats it if its shards ended before. Raises `InputError`."""
         known = [shard for shard in (*self.own, *range(self.shards)) if self._begun[shard]]
         if not known:
             raise InputError(
-                f"rank {self._rank} got no batch: its shard of the IterableDataset is empty, and others are not: "
+                f"rank {self._rank} got no batch: its shard of the IterableDataset is empty, but others are not: "
                 f"{MORE_FILES}; or set shards= to at most the number of files"
             )
         shard, number, of_shard = known[0], self._begun[known[0]] - 1, self._of_shard()
