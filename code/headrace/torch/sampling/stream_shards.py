@@ -162,7 +162,7 @@ class StreamShards:
         )  # fmt: skip
 
     def batches(self, open_shards: Open, name: str, store: Any) -> tuple[Iterator[Fetched], Any]:
-        """Open this rank's shards. Return an iterator over their batches, and the source, which the caller must close.
+        """Open a source of this rank's shards. Return an iterator over its batches, and the source. Callers close it.
 
         Args:
             name: name of the iteration, the same on all ranks.
