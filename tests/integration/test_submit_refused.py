@@ -14,7 +14,7 @@ from tests.integration.account import BUCKET, REGION, SMALL
 WRONG = [
     ([*SMALL, "--dnn_instance_type", "ml.p4d.24xlargee"], 2, "did you mean ml.p4d.24xlarge"),
     ([*SMALL, "--data_instance_type", "ml.trn1.2xlarge"], 2, "needs a special image"),
-    ([*SMALL, "--dnn_instance_type", "ml.g5.xlarge", "--processes_per_host", "8"], 2, "has GPUs for 1; give 1"),
+    ([*SMALL, "--dnn_instance_type", "ml.g5.xlarge", "--processes_per_host", "8"], 2, "(GPUs: 1); give 1"),
     ([*SMALL, "--dnn_instance_type", "ml.p2.8xlarge"], 2, "give --processes_per_host"),
     ([*SMALL, "--tf_data_mode", "local"], 2, "leaves the data group idle"),
     ([*SMALL, "--no-is_hetero", "--num_of_data_instances", "2"], 2, "needs a data group"),

@@ -105,4 +105,4 @@ def test_whose_prices_are_told_is_said(tmp_path):
     whose = f"on-demand prices in us-east-1 as of {read_instances().as_of}"
     assert describe_cost(SPEC, read_instances(), 3600, spot=False).endswith(f"{whose}, storage not counted")
     said = describe_cost(SPEC, table, 3600, spot=False)
-    assert f"{whose}, but those in mine.csv as of 2030-01, but ml.p4d.24xlarge=30 as given" in said
+    assert f"{whose}, but those in mine.csv as of 2030-01, but --price ml.p4d.24xlarge=30" in said

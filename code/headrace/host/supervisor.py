@@ -26,7 +26,7 @@ FORGIVEN_AFTER_S = 600.0
 """Seconds that a child must run until its earlier restarts no longer count towards `max_restarts`."""
 MAX_LINE_CHARS = 16_384
 READ_REST_S = 1.0
-"""Seconds to wait for the last output of an ended child, whose pipe another process may hold open."""
+"""Seconds to wait for an ended child's last output. Its pipe may stay open, if another process holds it."""
 
 FINAL_EXIT = InputError.exit_code
 """Exit code by which a server shows that it would fail again. It is then not restarted."""

@@ -1,6 +1,6 @@
-"""Processors and prices of instance types, from the dated table instances.csv. The user's own take precedence.
+"""Processors and prices of instance types, from the dated table instances.csv. Users may replace rows and prices.
 
-They are used before a job (ranks per host, cost limits) and after it (cost, advice).
+The data is used before a job (ranks per host, cost limits) and after it (cost, advice).
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ class InstanceTable:
             return max(gpus, 1)
         if given > gpus > 0:
             raise InputError(
-                f"--processes_per_host {given} is too many: {name} has GPUs for {gpus}; give {gpus}, or leave it out"
+                f"--processes_per_host {given} is too many for {name} (GPUs: {gpus}); give {gpus}, or leave it out"
             )
         return given
 
     def with_prices(self, texts: Iterable[str]) -> InstanceTable:
-        """Return this table with the prices in `texts`, as `TYPE=USD_PER_HOUR`, in place of its own.
+        """Return a copy of this table with other prices. Each text is `TYPE=USD_PER_HOUR`.
 
         Raises:
             InputError: a text is malformed, or names a type that the table lacks.
@@ -88,9 +88,9 @@ class InstanceTable:
                     f"--price {text!r} is not of the form TYPE=USD_PER_HOUR, such as ml.c5.18xlarge=3.67"
                 ) from None
             if name not in types:
-                raise InputError(f"--price names {name!r}, which the table lacks; give a table with it by --prices")
+                raise InputError(f"--price: the table has no {name!r}; give a table that has it with --prices")
             types[name] = replace(types[name], usd_per_hour=usd)
-        return replace(self, types=types, dated=self.dated + (f", but {', '.join(given)} as given" if given else ""))
+        return replace(self, types=types, dated=self.dated + (f", but --price {', '.join(given)}" if given else ""))
 
 
 def read_instances(own: Path | None = None) -> InstanceTable:

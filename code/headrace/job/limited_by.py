@@ -12,20 +12,20 @@ COPYING = "copying to the GPU"
 PROCESS = "the training process"
 GPU = "the GPU"
 ARITHMETIC = "the model's arithmetic"
-"""Name of the limit where arithmetic takes the time: on CPUs, or on a GPU whose utilization is not known."""
+"""The limit of steps that do not wait for data, if they run on CPUs or on a GPU whose utilization is not known."""
 INPUT_BOUND_FROM = 0.1
-"""Share of a step, 0 to 1. If steps wait for a smaller share, the computation is their limit, not the data."""
+"""Share of a step, 0 to 1. If steps wait for data for no more than this share, the computation is the limit."""
 BUSY_FROM = 0.85
-"""Share of a step without waiting, 0 to 1. If the GPU is busy for at least this share, the GPU is the limit."""
+"""Share of a step that does not wait for data, 0 to 1. If the GPU is busy for this share or more, it is the limit."""
 FEW_SAMPLES = 5
 """Number of utilization samples of a GPU, one a second, that are needed for a meaningful mean."""
 REMEDIES = {
-    COPYING: "What helps: copy beside the step before, from pinned memory (PyTorch: the loader's device=; TensorFlow: "
-    "data.prefetch_to_device), and smaller types on the way (uint8).",
-    PROCESS: "Its Python, its kernel launches and what it receives take the time, so more data hosts gain nothing. "
-    "What helps: torch.compile and CUDA graphs (mode='reduce-overhead'), Keras's steps_per_execution, larger "
-    "batches, --local_workers off, more processors on the dnn host; no larger GPU.",
-    GPU: "What helps: mixed precision (bfloat16), or a larger GPU; no data host.",
+    COPYING: "What helps: copy each batch during the step before it, from pinned memory (PyTorch: the loader's "
+    "device=; TensorFlow: data.prefetch_to_device), and copy smaller types (uint8).",
+    PROCESS: "Python code, kernel launches and receiving batches take the time, so more data hosts gain nothing, "
+    "and a larger GPU does not help. What helps: torch.compile and CUDA graphs (mode='reduce-overhead'), larger "
+    "batches, Keras's steps_per_execution, --local_workers off, more processors on the dnn host.",
+    GPU: "What helps: mixed precision (bfloat16), or a larger GPU. More data hosts do not help.",
 }
 """Advice by limit. There is none for waiting for data, since `plan` chooses data hosts for that."""
 
@@ -54,7 +54,7 @@ def computing_limit(summary: Mapping[str, Any]) -> str:
 
 
 def gpu_busy_share(summary: Mapping[str, Any]) -> float | None:
-    """Return the share of an ideal step in which the ranks' GPUs are busy, at most 1; None if it is not known."""
+    """Return the share of a step without waiting in which the ranks' GPUs are busy, at most 1; None if not known."""
     dnn = [host for host in summary["hosts"].values() if host["group"] != DATA_GROUP]
     ranks, ideal_ms = summary["world_size"] / max(len(dnn), 1), summary["ideal_step_time_ms"]
     found = [host["gpu"] for host in dnn if host.get("gpu")]

@@ -14,7 +14,7 @@ from headrace.errors import InputError
 from headrace.job.bundled import CONSTRAINTS, PACKAGE, REQUIREMENTS
 
 NOT_FOR_HOSTS = "# Hosts are not told of the rest"
-"""The line in code/constraints.txt below which versions do not apply to hosts, where users may choose others."""
+"""A line of code/constraints.txt. Hosts do not get the versions below it, so users may choose others there."""
 
 
 def host_constraints(own: Path) -> str:
@@ -65,7 +65,7 @@ def _parsed(text: str) -> Iterator[Requirement]:
 
 
 def _agree(one: SpecifierSet, other: SpecifierSet) -> bool:
-    """Return whether some version meets both. It is enough to try the versions that they name, and those just above."""
+    """Return whether some version meets both. Only the versions that they name, and one just above each, are tried."""
     named = {each.version.removesuffix(".*") for each in (*one, *other)} or {"0"}
     near = [version for name in named for version in (name, f"{name}.1")]
     return any(one.contains(each, prereleases=True) and other.contains(each, prereleases=True) for each in near)

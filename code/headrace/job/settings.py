@@ -24,9 +24,9 @@ from headrace.job.mpi_options import split_mpi_options
 from headrace.terminal.parser import OneLineParser
 
 MOST_SECONDS = 1e9
-"""Largest value of a setting in seconds, thirty years: a longer wait, given in nanoseconds, would overflow."""
+"""Largest value of a setting in seconds: thirty years. A longer wait would overflow when given in nanoseconds."""
 MIN_LEASE_S = 5.0
-"""Shortest lease in seconds: renewals come every 1 to 2.5 s and time out after 3 s, and one may be slow."""
+"""Shortest lease in seconds. It survives one slow renewal: renewals come every 1 to 2.5 s and time out after 3 s."""
 TF_DATA_MODES = ("service", "local")
 LOCAL_WORKERS = ("on", "off")
 PREFLIGHTS = ("", "first", "only")
@@ -36,7 +36,7 @@ PLACEHOLDER_SECRET = "made-at-submission"
 STARTUP_TIMEOUT_VARIABLE = "HEADRACE_STARTUP_TIMEOUT_S"
 """Variable with the seconds that ranks wait for hosts that have not started yet."""
 TRUST_NETWORK_VARIABLE = "HEADRACE_TRUST_NETWORK"
-"""Variable that is 1 if nobody else is on the network of the job's hosts. A derived secret is then enough for MPI."""
+"""Variable that is 1 if nobody else is on the hosts' network. Then MPI may use a secret made from the job's ARN."""
 MPI_OPTIONS_VARIABLE = "HEADRACE_MPI_OPTIONS"
 """Variable with further options for mpirun, as one text."""
 PREFLIGHT_VARIABLE = "HEADRACE_PREFLIGHT"
@@ -44,7 +44,7 @@ PREFLIGHT_TIMEOUT_VARIABLE = "HEADRACE_PREFLIGHT_TIMEOUT_S"
 VERSION_VARIABLE = "HEADRACE_VERSION"
 """Variable with the version of headrace that submitted the job."""
 MLFLOW_URI_VARIABLE, MLFLOW_EXPERIMENT_VARIABLE = "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"
-"""MLflow's own variables. A job gets the values that they have where it is submitted."""
+"""MLflow's own variables. A job gets their values from the environment of the command that submits it."""
 CONTROL_HOSTS_VARIABLE = "HEADRACE_CONTROL_HOSTS"
 """Variable with the addresses of the control channels: `name=address:port,…`."""
 JOB_NAME_VARIABLES = ("TRAINING_JOB_NAME", "SM_TRAINING_JOB_NAME")
@@ -53,7 +53,7 @@ JOB_NAME_VARIABLES = ("TRAINING_JOB_NAME", "SM_TRAINING_JOB_NAME")
 def _setting(
     default: Any, text: str, at_least: float | None = None, at_most: float | None = None, choices: Sequence[str] = ()
 ) -> Any:
-    """Return a field for a hyperparameter, with its description and range. A name in `_s` means seconds above 0."""
+    """Return a field for a hyperparameter, with its description and range. Names in `_s` take seconds above 0."""
     return field(default=default, metadata={"text": text, "at_least": at_least, "at_most": at_most, "choices": choices})
 
 
@@ -121,7 +121,7 @@ class Settings:
     secret_is_derived: bool = False
     """True if the secret comes from the job's ARN, which others know."""
     trust_network: bool = False
-    """True if the user accepts a derived secret as the only protection against programs of others."""
+    """True if the user says that nobody else is on the hosts' network. MPI may then use a secret made from the ARN."""
     job_name: str = ""
     custom_mpi_options: tuple[str, ...] = ()
     """The user's options for mpirun, as words of its command line."""

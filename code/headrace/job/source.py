@@ -69,8 +69,8 @@ def source_files(source_dir: Path, left_out: Collection[Path] = ()) -> list[Path
 def host_files(source_dir: Path, left_out: Collection[Path] = ()) -> dict[Path, Path | bytes]:
     """Return all files that hosts get, by path in their source dir: the user's files and headrace's own.
 
-    If the source dir contains headrace, as the `code` of a checkout does, no files are added; only its constraints
-    are cut to the versions that matter on hosts.
+    If the source dir contains headrace, as the `code` of a checkout does, no files are added. Only its constraints.txt
+    changes: hosts get the part that applies to them.
 
     Raises:
         InputError: one of the user's files would replace one of headrace's.

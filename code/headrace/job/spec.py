@@ -161,8 +161,8 @@ class JobSpec:
         theirs = source_files(self.source_dir, self.left_out)
         if Path(self.training_script) not in theirs:
             raise InputError(
-                f"--training_script {self.training_script} would not reach the hosts: a .gitignore, --output_dir, a "
-                "--channel or --checkpoint_s3_uri names it or its folder, or it lies in a virtual environment: move it"
+                f"--training_script {self.training_script} would not reach the hosts: it is in a virtual environment, "
+                "or a .gitignore, --output_dir, a --channel or --checkpoint_s3_uri excludes it or its folder; move it"
             )
         refuse_shadows(self.source_dir, theirs)
 

@@ -21,7 +21,7 @@ def main(argv: Sequence[str]) -> int:
     parser = OneLineParser(prog="headrace lint", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print the findings as a JSON list")
     parser.add_argument("--traceback", action="store_true", help="if the script raises, print the full traceback")
-    parser.add_argument("script", type=Path, help="training script; it is run up to its training")
+    parser.add_argument("script", type=Path, help="training script; it runs until its training would begin")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
     given = parser.parse_args(argv)
     if not given.script.is_file():

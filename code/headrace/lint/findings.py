@@ -49,7 +49,7 @@ class Subject:
 
 
 def by_gain(findings: Sequence[Finding]) -> list[Finding]:
-    """Return the findings sorted: refusals first, then the largest gains, then unknown gains."""
+    """Return the findings sorted: first what `data.distribute` refuses, then the largest gains, then unknown gains."""
     return sorted(findings, key=lambda finding: (finding.rule != "refused", -(finding.gain or 0.0)))
 
 

@@ -14,7 +14,7 @@ from headrace.tensorflow import compat
 Start = Callable[[Any], bool]
 """Function that takes a tensor and returns whether to mark it, so that `flow` follows its values."""
 Consumer = tuple[str, Any]
-"""A use of marked tensors: an operation's type (`crop` if it cuts out a part) or stage's kind, and its first result."""
+"""A use of a marked tensor: an operation's type (`crop` if it cuts) and first result, or a stage's kind and None."""
 BATCHES = ("Batch", "ParallelBatch", "PaddedBatch", "DenseToRaggedBatch")
 MAPS = ("Map", "ParallelMap")
 PASSING = ("Options", "Prefetch", "Shuffle", "Repeat", "Take", "Skip", "Shard", "AssertCardinality", "IgnoreErrors")
@@ -27,7 +27,7 @@ PIXELS_THROUGH = {
     "Round", "ScaleAndTranslate", "Select", "SelectV2", "Slice", "Squeeze", "StopGradient", "StridedSlice", "Sub",
     "Transpose", *BATCHES, "Cache",
 }  # fmt: skip
-"""Operations and stages that make pixels of pixels, so that one byte is still enough for each value."""
+"""Operations and stages whose results are pixels if their operands are: one byte per value is still enough."""
 _RANDOM = re.compile(r"Random|Rng|TruncatedNormal|Multinomial|Stateful(Uniform|StandardNormal)")
 _CALLS = {
     "PartitionedCall": ("f",),
@@ -129,12 +129,12 @@ def batch_size(stage: Stage) -> int:
 
 
 def flow(stage: Stage, start: Start, through: Collection[str], consumers: list[Consumer]) -> list[bool]:
-    """Return, for each component of a stage's elements, whether it is made from marked tensors.
+    """Follow marked tensors through a pipeline; return whether each component of a stage's elements is marked.
 
     Args:
-        start: returns whether to mark a tensor.
-        through: operations and stages whose result is marked if an operand is.
-        consumers: a list to which all other users of marked tensors are added.
+        start: returns whether to mark a tensor, whatever it is made from.
+        through: types of operations and stages that pass marks on: their result is marked if an operand is.
+        consumers: a list. Each use of a marked tensor that passes no mark on is added to it.
     """
     given = [mark for each in stage.inputs for mark in flow(each, start, through, consumers)]
     if stage.kind in MAPS:
@@ -151,7 +151,7 @@ def flow(stage: Stage, start: Start, through: Collection[str], consumers: list[C
 def flow_in_graph(
     graph: Any, given: Sequence[bool], start: Start, through: Collection[str], consumers: list[Consumer]
 ) -> list[bool]:
-    """Return, for each result of a function, whether it is made from marked tensors. `given`: its arguments' marks."""
+    """Follow marked tensors through a function's graph; return each result's mark. `given`: the arguments' marks."""
     marks: dict[str, bool] = {tensor.name: mark for tensor, mark in zip(graph.inputs, given, strict=False)}
     for op in graph.get_operations():
         marked = [marks.get(tensor.name, False) for tensor in op.inputs]

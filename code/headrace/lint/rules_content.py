@@ -1,4 +1,4 @@
-"""Rules on functions of elements: types that are too wide, needless calls, repeated work."""
+"""Rules on the functions that make elements: types that are too wide, needless calls, repeated work."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from headrace.lint.pipeline import (
 from headrace.tensorflow.compat import argument_of
 
 LARGE_VALUES = 1024
-"""Fewest values per example for which a component's type matters: the pixels of a 32 × 32 image."""
+"""Components with fewer values per example may have any type. 1,024 is the pixels of a 32 × 32 image."""
 CACHE_LIMIT_BYTES = 2**30
 """Bytes that are safe to cache on any data host: the smallest in instances.csv has 8 GiB."""
 BATCHING, CROP = 1.5, 1.4
@@ -59,7 +59,7 @@ def wide_wire(subject: Subject) -> Iterator[Finding]:
         layer = "Lambda(tf.image.per_image_standardization)" if by_image else "Rescaling(1 / 255)"
         fix = f"stay uint8 up to distribute, and scale in the model: keras.layers.{layer}"
     else:
-        origin, narrow_type = "which a narrower type holds only if the values fit", "numbers of half the width"
+        origin, narrow_type = "which can be narrowed only if the values fit", "numbers of half the width"
         fix = "if the values fit: tf.cast before distribute, and back in the model"
     if wide:
         cost = f"{', '.join(wide)}, {origin}: {size_text(now)} a batch, {size_text(then)} as {narrow_type}"

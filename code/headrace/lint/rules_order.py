@@ -35,7 +35,7 @@ def no_prefetch(subject: Subject) -> Iterator[Finding]:
 
 
 def sequential_map(subject: Subject) -> Iterator[Finding]:
-    """Find costly maps that keep a data host at one core."""
+    """Find costly maps that use only one core of a data host."""
     for stage in subject.pipeline.stages:
         # Python runs one call at a time anyway.
         if stage.kind != "Map" or only_regroups(stage) or stage.ops & set(PYTHON_OPS):
@@ -55,12 +55,12 @@ def sequential_interleave(subject: Subject) -> Iterator[Finding]:
             files = min(known) if known else 0
             if files != 1:
                 yield Finding("sequential-interleave", where(stage), f"one of {files or 'several'} open files is read "
-                              "at a time", float(files) or None, "faster reading, at most, where storage is slow", True,
+                              "at a time", float(files) or None, "faster reading at most, on slow storage", True,
                               ".interleave(…, num_parallel_calls=tf.data.AUTOTUNE)")  # fmt: skip
 
 
 def _unchanged(stage: Stage) -> Iterator[Stage]:
-    """Yield the stages before the given one, nearest first, up to one that does not map, batch or pass on elements."""
+    """Yield the stages before the given one, nearest first, as long as each maps, batches or passes on elements."""
     while len(stage.inputs) == 1 and stage.inputs[0].kind in (*BETWEEN, *MAPS, *BATCHES):
         stage = stage.inputs[0]
         yield stage

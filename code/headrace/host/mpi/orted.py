@@ -32,7 +32,7 @@ _FORMS = {
 }
 """Parameters that tell a daemon its place in the job, each with the pattern of its values."""
 _TUNING = re.compile(r"(btl|coll|hwloc|mpi|mtl|oob|opal|osc|pml|pmix|rmaps)(_(?!.*(path|dir|file|agent|command))\w+)?")
-"""Pattern of communication parameters. Users may set these, because mpirun passes on its `OMPI_MCA_…` variables."""
+"""Pattern of communication parameters. Users may set them as `OMPI_MCA_…`; mpirun then passes them to the daemon."""
 _FOLDERS = ("orte_tmpdir_base", "btl_vader_backing_directory")
 _AGENT = "plm_rsh_agent"
 _LEADER = "orte_hnp_uri"
@@ -48,7 +48,7 @@ def agent_command(work_dir: Path) -> str:
 
 
 def write_agent(work_dir: Path) -> None:
-    """Write the agent, a shell script, into the work folder."""
+    """Write the shell script with which mpirun starts a daemon on another host (its `plm_rsh_agent`)."""
     (work_dir / AGENT_FILE).write_text(f'exec {shlex.quote(sys.executable)} -m {AGENT_MODULE} "$@"\n', encoding="utf-8")
 
 
@@ -89,10 +89,10 @@ def checked_arguments(arguments: object, leader: set[str], work_dir: Path) -> li
 
     Args:
         arguments: `-mca NAME VALUE`, any number of times.
-        leader: the addresses that the daemon may report to.
+        leader: the leader's IP addresses. The daemon may report to no other host.
 
     Raises:
-        InputError: the arguments have another form, or name another process to report to.
+        InputError: the arguments are malformed, or do not make the daemon report to the leader.
     """
     if not isinstance(arguments, list) or not all(isinstance(argument, str) for argument in arguments):
         raise InputError("arguments must be a list of strings")
@@ -121,7 +121,7 @@ def checked_arguments(arguments: object, leader: set[str], work_dir: Path) -> li
 
 
 def _within(uri: str, leader: set[str]) -> str:
-    """Return Open MPI's `JOB.RANK;TRANSPORT://ADDRESSES:PORT;…` with the leader's addresses only."""
+    """Return a contact URI of Open MPI, `JOB.RANK;TRANSPORT://ADDRESSES:PORT;…`, with the leader's addresses only."""
     process, *transports = uri.split(";")
     kept = []
     for transport in transports:

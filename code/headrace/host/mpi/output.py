@@ -42,7 +42,7 @@ _STALL_WORDS = [each.stall_words for each in FRAMEWORKS.values() if each.stall_w
 MOST_TOLD = 4
 """The largest number of ranks in a message about where ranks wait."""
 _EXITED = re.compile(r"raised SystemExit: \d+")
-"""Pattern of the error of a script that has printed why it exits, as click does for usage errors."""
+"""Matches the failure of a script that called `sys.exit`. Such a script has printed why, as click does."""
 NO_ROOM = "is its disk or /dev/shm full, or are too many files open?"
 WITHOUT_A_WORD = "ended without an error, as os._exit does: raise an error, or let the script run to its end"
 
@@ -55,7 +55,7 @@ class RankLog:
     """Reader of the trainer's output that tells who wrote each line and which rank failed first. Thread-safe.
 
     Args:
-        trainer: author of the lines without mpirun's tag: mpirun, or the only rank whose output this is.
+        trainer: author of lines that mpirun has not tagged: `mpirun`, or `rankN` if the toolkit starts the ranks.
     """
 
     def __init__(self, leader: str, hosts: Sequence[Host], ranks_per_host: int, trainer: str = MPIRUN) -> None:
@@ -72,7 +72,7 @@ class RankLog:
         self._ended_ranks: set[int] = set()
         self.world_size = len(hosts) * ranks_per_host
         self.waits_for_ends = ""
-        """Sentence about a rank that waits long for others to say whether a stream goes on; empty if none does."""
+        """Message about a rank that has read a dataset to its end and waits long for other ranks; empty if none."""
         self.reads_data = False
         """True if a rank has said that its script reads data through headrace."""
         self.lines = 0
@@ -97,7 +97,7 @@ class RankLog:
             self.lines += not (complains or missing)
             if event and event.name == WAITS_FOR_ENDS:
                 told = {"rank": "?", "stream": "?", "ranks": "?", **event.fields}
-                words = "rank {rank} waits for ranks {ranks} to tell whether {stream!r} goes on".format_map(told)
+                words = "rank {rank} waits until ranks {ranks} say if their dataset {stream!r} goes on".format_map(told)
                 why = urllib.parse.unquote(told.get("why", ""))
                 self.waits_for_ends = f"{words}: {why}" if why else words
             if event and event.name == WAITS_FOR_RANKS:
@@ -123,7 +123,7 @@ class RankLog:
                 if who == MPIRUN and lacks["what"] != "OUT-OF-RESOURCE":  # a rank says more about that
                     self._fail(RootCause(self._leader, MPIRUN, f"cannot start the ranks: {self._lacks}"))
             elif _NO_MPI.search(text) and who != MPIRUN:
-                why = f"could not start MPI: {self._lacks or 'the lines above tell'}"
+                why = f"could not start MPI: {self._lacks or 'see the lines above'}"
                 self._fail(self._of_rank(_number(who[4:]), why, exit_code=1))
             if left := _LEFT.search(text):
                 self._fail(self._of_rank(int(left["rank"]), WITHOUT_A_WORD))
@@ -135,7 +135,7 @@ class RankLog:
         return who, text
 
     def root_cause(self, fallback: RootCause) -> RootCause:
-        """Return the failure of the rank that failed first, with its last lines; `fallback` if no rank is known."""
+        """Return the failure of the rank that failed first, with its last lines; `fallback` if no rank has failed."""
         with self._lock:
             failure = self._first_failure
             if failure is None:
@@ -168,7 +168,7 @@ class RankLog:
 
     @property
     def wait_for_each_other(self) -> bool:
-        """True if the framework warns that every rank is missing: they wait in different collectives, for ever."""
+        """True if the framework reports every rank as missing: the ranks wait for ever, in different collectives."""
         with self._lock:
             return len(self._missing_ranks) == self.world_size > 1
 
@@ -184,7 +184,7 @@ class RankLog:
 
     @property
     def all_ended(self) -> bool:
-        """True if the script has ended on every rank, as far as ranks say so."""
+        """True if every rank has reported that its script has ended."""
         with self._lock:
             return self._ended_ranks == set(range(self.world_size))
 

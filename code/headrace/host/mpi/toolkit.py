@@ -1,7 +1,7 @@
-"""Run as a rank of the SageMaker toolkit's MPI: its mpirun starts the launcher once for each rank.
+"""Run under the mpirun of SageMaker's toolkit, which starts the launcher once for each rank.
 
-headrace starts no mpirun then. Local rank 0 of each dnn host supervises that host and runs its rank as a child; world
-rank 0 leads. Every other rank executes the training script at once, and waits in MPI_Init for the leader's rank.
+headrace starts no mpirun of its own. Local rank 0 of each dnn host supervises its host, and runs the training script
+as a child. World rank 0 is also the leader. The other ranks execute the script at once; MPI_Init waits for all ranks.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ def toolkit_rank(environ: Mapping[str, str]) -> ToolkitRank | None:
 
 
 def check_rank(rank: ToolkitRank, topology: Topology) -> None:
-    """Check that rank 0 runs on the leader, where every host looks for it. Raises `InputError`."""
+    """Raise `InputError` unless rank 0 is the first rank of the first dnn host, where all hosts expect the leader."""
     if (rank.world == 0) != (rank.local == 0 and topology.is_leader):
         raise InputError(
-            f"rank {rank.world} runs on {topology.current.name}, but {topology.source} has {topology.leader.name} as "
-            "the first dnn host, which should have rank 0: leave MPI to headrace (--distribution launcher)"
+            f"rank {rank.world} runs on {topology.current.name}, but rank 0 must be first on {topology.leader.name}, "
+            f"the first dnn host in {topology.source}: leave MPI to headrace (--distribution launcher)"
         )
 
 
 def without_mpi(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment without MPI's variables, for servers, which must not believe that they are ranks."""
+    """Return the environment without MPI's variables, so that servers started with it do not act as ranks."""
     return {name: value for name, value in environ.items() if not name.startswith(_MPI_PREFIXES)}
 
 

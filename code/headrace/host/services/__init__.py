@@ -1,4 +1,4 @@
-"""The data services, which make batches for ranks: the choice for a job, and their common interface (`contract`)."""
+"""Choose the job's data service, which makes batches for ranks. `contract` has the interface of all services."""
 
 from __future__ import annotations
 

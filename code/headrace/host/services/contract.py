@@ -13,7 +13,7 @@ from headrace.host.host_plan import HostPlan
 Report = Mapping[str, Any]
 """A report of a host's servers, as JSON-ready data; only the service that made it reads it."""
 KINDS = ("dispatcher", "worker")
-"""Kinds of servers whose restarts are in every summary, as zero if a job has no such servers."""
+"""Kinds of servers whose restarts every summary counts. The count is 0 if a job has no such servers."""
 WORKER_NICENESS_BESIDE_TRAINER = 19
 """Niceness of workers on a dnn host: they use only CPU time that the trainer leaves over. At 10, a worker's many
 threads took a third of a processor that the trainer could have used."""
@@ -36,7 +36,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Decision:
-    """A decision that the leader makes once, for all hosts: a log event, and a note for people."""
+    """A decision that the leader makes once for all hosts, and logs as `event` with `fields`. `note` is for people."""
 
     event: str
     fields: Mapping[str, str]
@@ -44,7 +44,7 @@ class Decision:
 
 
 class DataService:
-    """The data service of a job, seen from one host. If the toolkit starts MPI, each rank's process has one.
+    """The data service of a job. Each host's launcher makes one; if the toolkit starts MPI, each rank's launcher does.
 
     This base class is local mode: each rank makes its batches, so there is no server to start or to wait for.
     """
@@ -69,11 +69,11 @@ class DataService:
         """Note a log event of one of this host's servers."""
 
     def report(self) -> Report:
-        """Return a copy of this host's report; it reaches the leader with the next renewal."""
+        """Return a copy of this host's report. The leader gets it when it next renews this host's lease."""
         return {}
 
     def hear(self, decision: Mapping[str, Any]) -> None:
-        """Note the leader's decision, given as its fields. This is called repeatedly."""
+        """Note the leader's `Decision.fields`. Each renewal of the lease brings them again."""
 
     def trainer_environ(self) -> dict[str, str]:
         """Return the environment variables by which this host's ranks find their data; see `TrainerContext`."""

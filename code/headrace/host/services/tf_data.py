@@ -20,7 +20,7 @@ from headrace.job.settings import STALL_TIMEOUT_VARIABLE
 from headrace.rank.context import GRPC
 
 LATE_WORKERS_S = 60.0
-"""Seconds that ranks wait for late hosts once there are enough others. A late host may build the transfer library."""
+"""Seconds to wait for other workers once enough are ready: their hosts may still be building the transfer library."""
 
 
 class TfDataService(DataService):

@@ -24,7 +24,7 @@ class Gpus:
     """Measures mean utilization, and highest memory use, of all GPUs together since `mark`.
 
     Args:
-        counts: function that returns whether to count a sample now; on a host, whether its ranks are making steps.
+        counts: returns whether to count a sample of the utilization. A host counts samples while its ranks make steps.
     """
 
     def __init__(self, counts: Callable[[], bool] = lambda: True) -> None:
@@ -45,8 +45,8 @@ class Gpus:
     def report(self) -> dict[str, Any] | None:
         """Return the figures since `mark`, or None without GPUs.
 
-        `count` of GPUs; mean `utilization` (0 to 1), number of `samples`, their sum `busy`; highest `memory_bytes`, and
-        `memory_total_bytes`.
+        `count`: number of GPUs. `utilization`: their mean, 0 to 1, over `samples` samples, whose sum is `busy`.
+        `memory_bytes`: the most that all GPUs together used, of `memory_total_bytes`.
         """
         with self._lock:
             if not self._count:

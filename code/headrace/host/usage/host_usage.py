@@ -18,7 +18,7 @@ Child = tuple[str, str]
 SAMPLE_INTERVAL_S = 0.5
 REPORTED_SIZES = 32
 SCAN_INTERVAL_S = 5.0
-"""Seconds between searches for new descendants, which read all processes. A sample reads only the known ones."""
+"""Seconds between searches for new descendants. A search reads all processes; a sample reads only known ones."""
 
 
 class ResourceUsage:
@@ -85,10 +85,10 @@ class ResourceUsage:
     def report(self) -> dict[str, Any]:
         """Return the use since `mark`.
 
-        CPU: `utilization` (0 to 1 of the host's CPUs), `cpus`, CPU `seconds` by kind of child, `seconds_by_name`, the
-        `over_s` that have passed `since` (monotonic). Memory: `memory_bytes` now and `most_memory_bytes`, where each
-        process counts shared memory; `memory_total_bytes`. `network_bytes` `in` and `out`, None if the network is not
-        this host's own. `gpu`: see `Gpus.report`.
+        `utilization`: used share of the host's `cpus`, 0 to 1. `seconds`, `seconds_by_name`: CPU seconds by kind and by
+        name of child. `since`, `over_s`: monotonic start and length of the count. `memory_bytes`, `most_memory_bytes`:
+        now and at most; shared memory counts for each process. `memory_total_bytes`: the machine's. `network_bytes`:
+        `in` and `out`; None if other hosts share the network. `gpu`: see `Gpus.report`.
         """
         if self._frozen:
             return self._frozen
@@ -122,7 +122,7 @@ class ResourceUsage:
         return {str(pid): size for size, pid in sizes[:REPORTED_SIZES]}
 
     def _network(self) -> tuple[int, int] | None:
-        """Return the bytes received and sent so far, except within this host; None if other hosts share the network."""
+        """Return the bytes received and sent so far, without loopback; None if other hosts share the network."""
         if not self._own_network:
             return None
         cards = [each for name, each in psutil.net_io_counters(pernic=True).items() if name != "lo"]

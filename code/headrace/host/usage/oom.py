@@ -58,9 +58,9 @@ def _cgroup_files(root: Path) -> list[Path]:
 
 
 class KernelKills:
-    """Watches the kernel's counters. Call `just_now` about every second, as a host's status does.
+    """Watches the kernel's counters of out-of-memory kills.
 
-    The time of a kill is the time of the call that finds it.
+    Call `just_now` about once a second, because a kill gets the time of the call that finds it.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class KernelKills:
         self._rose: dict[str, float] = {}
 
     def just_now(self) -> str:
-        """Return where the kernel killed a process within `JUST_NOW_S`: `here` (this container), `machine` or empty."""
+        """Return where a kill was found in the last `JUST_NOW_S`: `here` (this container), `machine` or empty."""
         now = self._clock()
         for file, count in self._read().items():
             if count > self._counts.get(file, 0):
@@ -85,7 +85,7 @@ class KernelKills:
 
 
 def explained(cause: RootCause, memory: Mapping[str, Any]) -> RootCause:
-    """Return the root cause, with the kernel's reason added where the kernel killed the process.
+    """Return the root cause. If the kernel killed the process for lack of memory, the message says so and what helps.
 
     Args:
         memory: the memory report of the cause's host (`HostState.status`): `killed`, from `KernelKills.just_now`, and
@@ -98,7 +98,7 @@ def explained(cause: RootCause, memory: Mapping[str, Any]) -> RootCause:
     who = "it" if str(cause.pid) in held else "the largest process here"  # mpirun does not always know a rank's pid
     size = held.get(str(cause.pid), max(held.values(), default=0))
     last = f" ({who} held {size / 2**30:.1f} GiB when last seen)" if size else ""
-    advice = _ADVICE.get(cause.process.split("-")[0].rstrip("0123456789"), "less at once on this host")
+    advice = _ADVICE.get(cause.process.split("-")[0].rstrip("0123456789"), "less memory in use at once on this host")
     return replace(
         cause,
         message=f"{cause.message}: {_REASON}{sure}{last}. What helps: {advice}; or more memory on this host",
