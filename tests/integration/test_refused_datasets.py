@@ -23,7 +23,7 @@ class Ragged(tf.experimental.ExtensionType):
 @pytest.mark.parametrize(
     ("elements", "advice"),
     [
-        (tf.data.Dataset.range(8).window(2), "its elements are datasets.*flat_map them"),
+        (tf.data.Dataset.range(8).window(2), "the dataset's elements are datasets.*flat_map them"),
         (tf.data.Dataset.range(8).map(Ragged), "of an ExtensionType.*make a dict or a tuple of its tensors"),
     ],
     ids=["windows", "a type of the script's"],
@@ -41,7 +41,7 @@ def test_a_chain_that_a_loop_makes_is_read_or_refused_with_what_to_write_instead
     assert DatasetGraph(rows).sink.size == 602
     for _ in range(1200):
         rows = rows.concatenate(tf.data.Dataset.range(2))
-    with pytest.raises(InputError, match="do not concatenate in a loop, interleave over a list"):
+    with pytest.raises(InputError, match="interleave over a list instead of concatenating in a loop"):
         DatasetGraph(rows)
 
 
@@ -57,13 +57,13 @@ def test_all_of_a_dataset_on_each_rank_is_told(monkeypatch, capsys):
     for size, told in ((2, True), (1, False)):
         monkeypatch.setattr(refusals.collectives, "size", lambda size=size: size)
         refusals.warn_of_all_of_it()
-        said = "no data hosts, each of the 2 ranks trains on all of the dataset"
+        said = "no data hosts, each of the 2 ranks trains on the whole dataset"
         assert (said in capsys.readouterr().out) == told
 
 
 @pytest.mark.parametrize(
     ("batches", "uneven", "told"),
-    [(10, "pad", "'train' has 10 batches for 8 ranks: in each pass that trains 6 of them come again"), (10, "drop", ""),
+    [(10, "pad", "'train' has 10 batches for 8 ranks: each training pass repeats 6 of them"), (10, "drop", ""),
      (16, "pad", ""), (101, "pad", ""), (-1, "pad", ""), (-2, "pad", "")],
 )  # fmt: skip
 def test_many_batches_that_come_again_are_told(batches, uneven, told, monkeypatch, capsys):

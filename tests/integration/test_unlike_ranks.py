@@ -16,4 +16,4 @@ def test_looks_and_evaluations_that_harm_nothing_are_let_be(tmp_path):
     result = mpirun("unlike.py", tmp_path, "looks_and_evaluates", "evaluates_held_out_data")
     assert result.returncode == 0, result.stdout[-4000:]
     assert result.stdout.count("all promises kept") == 2
-    assert not [line for line in result.stdout.splitlines() if "warning:" in line and "that trains" not in line]
+    assert not [line for line in result.stdout.splitlines() if "warning:" in line and "training pass" not in line]

@@ -1,7 +1,7 @@
-"""Make endless shuffled streams, of files or of blocks of elements, that a later run can continue.
+"""Make endless, shuffled streams of elements that a later run can continue.
 
-Workers get numbered positions, one at a time. Seed and epoch alone decide for which unit (a file or a block) a position
-stands. Every element has a tag. Once the trainer has trained on an element, it enters the tag in a ledger.
+Workers get numbered positions, one at a time. Seed and epoch alone decide which unit (a file or a block) is at a
+position. An element's tag is its position and its place in the unit. A ledger records the tags of trained elements.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ AUTOTUNE = tf.data.AUTOTUNE
 BLOCK = 256
 """Elements that a worker gets at once. Asking the dispatcher for a block takes a third of a millisecond."""
 BATCHES_WITHOUT_A_STEP = 10_000
-"""Batches that may arrive before a step is counted. One more is an error: no callback counts steps."""
+"""Batches that may arrive before a step is counted. With one more, an error says that no callback counts steps."""
 GATHER_EVERY = 50
-"""Steps after which ranks exchange what they consumed; a checkpoint on request may lack up to this many steps."""
+"""Steps after which ranks exchange what they consumed. A checkpoint in between may lack other ranks' last steps."""
 Reader = Callable[[tf.Tensor, tf.Tensor], tf.data.Dataset]
-"""Function that takes a unit's number and its first element's tag, and returns the unit's elements with their tags."""
+"""Function of a unit's number and first element's tag. It returns a dataset of the unit's pairs `(tag, element)`."""
 _END = np.iinfo(np.int64).max >> PLACE_BITS
 
 
 class Shards:
     """A stream that a later run can continue. Make it by `of_files`, `of_dataset` or `of_indices`.
 
-    `map`, `shuffle` and `batch` work as those of a dataset do, and `data.distribute` takes their result. Leave its
-    options `sharding` and `shared` at their defaults: otherwise elements come several times. An element that a filter
-    removes is counted as skipped, epochs later.
+    `map`, `shuffle` and `batch` work as a dataset's do. Pass their result to `data.distribute`, and leave that call's
+    options `sharding` and `shared` at their defaults: otherwise elements come several times. If a filter removes an
+    element, the ledger waits for it for two epochs or more, and then counts it as skipped.
 
     Attributes:
         elements: the number of elements in an epoch.
@@ -115,12 +115,12 @@ class Shards:
     def of_dataset(cls, listing: tf.data.Dataset, checkpoint: Checkpoint | None = None, seed: int = 0,
                    block: int = BLOCK) -> Shards:  # fmt: skip
         """Return a stream of the elements of a dataset with a fixed order, such as rows of a table, arrays, paths with
-        labels (`zip`), or a part of these (`take`, `skip`).
+        labels (`zip`), or a part of such a dataset (`take`, `skip`).
 
         Args:
-            listing: the dataset, neither batched nor repeated. Costly work, such as decoding, belongs in `map`.
-            block: elements that a worker gets at once. An epoch shuffles blocks only, so shuffle the stream too. A
-                listing whose elements cannot be found by number (such as lines of files) has at most 32 blocks.
+            listing: the dataset, neither batched nor repeated. Do costly work, such as decoding, in the stream's `map`.
+            block: elements that a worker gets at once. Only the order of blocks is shuffled, so shuffle the stream too.
+                There are at most 32 blocks if a block is read from the dataset's start (such as lines of files).
 
         Raises:
             InputError: the order is not fixed, there is no end, or there are no elements.
@@ -175,7 +175,7 @@ class Shards:
         return _without(stream, self.ledger.done_tags()).apply(endless)
 
     def track(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """Take the tags (the first component) off a distributed dataset, on the trainer, and remember them."""
+        """Take the tags (the first component) off a distributed dataset, and keep them for the ledger."""
 
         return dataset.map(lambda tags, *rest: self._noted(tags, tuple(rest)))
 
@@ -205,13 +205,13 @@ class Shards:
             self.ledger.add(everyones)
 
     def _share_ledger(self) -> None:
-        """Give rank 0's ledger to all ranks; only rank 0's is kept up to date."""
+        """Copy rank 0's ledger to all ranks, since only rank 0's records what all ranks have consumed."""
         if self._steps and collectives.size() > 1:
             self.gather()
             self.ledger.restore(collectives.same_on_all_ranks(self.ledger.state(), "headrace.ledger"))
 
     def state(self) -> dict[str, Any]:
-        """Return the ledger for a checkpoint, with the number of other ranks' consumed elements that it may lack."""
+        """Return the ledger for a checkpoint. `repeated` estimates how many elements of other ranks it still lacks."""
         unknown = sum(map(len, self._not_gathered)) * (collectives.size() - 1)
         self.ledger.add(np.concatenate([np.zeros(0, np.int64), *self._not_gathered]))
         return {"what": self._what, "repeated": unknown, **self.ledger.state()}
@@ -248,7 +248,7 @@ class Shards:
 
 
 class TaggedDataset:
-    """Stream of `Shards` before `data.distribute`. Each element has a tag, which mapped functions do not see."""
+    """The dataset that `Shards` make for `data.distribute`. Each element has a tag, which maps do not see."""
 
     def __init__(self, shards: Shards, dataset: tf.data.Dataset) -> None:
         self.shards, self.dataset = shards, dataset
@@ -271,12 +271,12 @@ class TaggedDataset:
         return TaggedDataset(self.shards, self.dataset.batch(batch_size, drop_remainder))
 
     def untagged(self, distributed: tf.data.Dataset) -> tf.data.Dataset:
-        """Return the elements without tags, on the trainer, and remember the tags until steps are counted."""
+        """Return the elements without tags, on the trainer. A batch's tags are kept until its step is counted."""
         return distributed.map(self.shards._noted)
 
 
 def _without(dataset: tf.data.Dataset, numbers: NDArray[Any]) -> tf.data.Dataset:
-    """Return a dataset without the elements whose number, or first component, is in the sorted `numbers`."""
+    """Return a dataset without the elements that are in the sorted `numbers`. Of a tuple the first component counts."""
     if not len(numbers):
         return dataset
     left_out = tf.constant(numbers, tf.int64)

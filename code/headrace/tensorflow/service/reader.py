@@ -1,4 +1,4 @@
-"""Read batches from workers on a rank: names of streams, the protocol, and how many batches to request ahead."""
+"""Read the workers' batches on a rank: name the stream, choose the transfer protocol, and request batches ahead."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from headrace.tensorflow.service import transfer
 REQUESTS = 8
 """Batches that a rank requests ahead; TensorFlow's autotuning, which is off here, settles on this number."""
 FEW_REQUESTS = 2
-"""Batches that a rank requests ahead from a finite shared stream, so that no rank takes most of a short one."""
+"""Batches that a rank requests ahead from a finite shared stream. With more, a rank could take most of a short one."""
 ASK_FOR_END_EVERY_MS = 100
 """Milliseconds after which a rank asks the dispatcher again whether a pass is over. With TensorFlow's 1,000 each pass
-would take a second longer. Endless streams keep 1,000, which gives the dispatcher a tenth of the requests."""
+would take a second longer. Endless streams keep 1,000, and so send the dispatcher a tenth of the requests."""
 _given: collections.Counter[str] = collections.Counter()
 
 
 def own_name(name: str) -> str:
-    """Return this name, with a number added if another dataset of this process has it already.
+    """Return `name`, with a number added if another dataset of this process has that name already.
 
-    Workers have one stream for each name. All ranks distribute the same datasets in the same order, so names agree.
+    Workers tell streams apart by name. Ranks distribute the same datasets in the same order, so their names agree.
     """
     _given[name] += 1
     if _given[name] == 1:
@@ -49,7 +49,7 @@ def read(
     endless: bool,
     own: bool,
 ) -> tf.data.Dataset:
-    """Return the batches that workers make of the dataset that the dispatcher knows by this number.
+    """Return the batches that workers make of the dataset that the dispatcher registered as `number`.
 
     Args:
         own: True if the stream is for this rank alone; False if ranks share it.
@@ -85,7 +85,7 @@ def read(
 
 
 def _transfer_takes(spec: object) -> bool:
-    """Return whether headrace's own transfer takes batches of this structure: dense, ragged and sparse tensors."""
+    """Return whether headrace's own transfer can carry these elements: only dense, ragged and sparse tensors."""
     kinds = (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)
     return all(isinstance(each, kinds) and each.dtype != tf.variant for each in tf.nest.flatten(spec))
 

@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
     roles = parser.add_subparsers(dest="role", required=True, metavar="{dispatcher,worker}")
     dispatcher = roles.add_parser("dispatcher", help="hands datasets out to the workers")
     dispatcher.add_argument("--port", type=int, required=True)
-    dispatcher.add_argument("--work_dir", type=Path, required=True, help="folder of the journal for a restart")
+    dispatcher.add_argument("--work_dir", type=Path, required=True, help="folder of the journal that a restart reads")
     worker = roles.add_parser("worker", help="makes batches and sends them to the trainers")
     worker.add_argument("--port", type=int, required=True)
     worker.add_argument(
@@ -73,11 +73,11 @@ def serve_dispatcher(port: int, work_dir: Path) -> None:
 
 
 def offered(transfer_address: str, protocol_file: Path | None, timeout_s: float) -> str:
-    """Return `transfer_address` if this worker can send batches from there, else ''. Log the result for the launcher.
+    """Return `transfer_address` if this worker has headrace's own transfer, else ''. Log the answer for the launcher.
 
     Raises:
-        SetupError: the worker cannot send from there, and the job's ranks read by headrace's own protocol only.
-        DeadlineError: the worker cannot send from there, and the leader has not decided the job's protocol in time.
+        SetupError: this worker lacks that transfer, and the job's ranks read by no other protocol.
+        DeadlineError: this worker lacks that transfer, and the leader has not decided the job's protocol in time.
     """
     has_transfer = bool(transfer_address) and transfer.load()
     say(WORKER_OFFERS, name=_name("worker"), data_transfer_protocol=transfer.PROTOCOL if has_transfer else GRPC)
@@ -86,8 +86,8 @@ def offered(transfer_address: str, protocol_file: Path | None, timeout_s: float)
     # Ranks read from a registered worker at once, so it must not register before the protocol is decided.
     if transfer.agreed_protocol(protocol_file, timeout_s) == transfer.PROTOCOL:
         raise SetupError(
-            f"this host cannot send batches by {transfer.PROTOCOL}'s own transfer (see the reason above), but the "
-            "job's other workers do: set data_transfer_protocol='grpc' in data.distribute"
+            f"this host cannot send batches by {transfer.PROTOCOL}'s own transfer (see the reason above), but all "
+            "other workers of the job use it: fix the cause on this host"
         )
     return ""
 

@@ -1,1 +1,1 @@
-"""Rewrite a dataset's graph so that workers or ranks together make exactly its elements."""
+"""Split a dataset among workers or ranks: rewrite its graph so that the parts together have exactly its elements."""

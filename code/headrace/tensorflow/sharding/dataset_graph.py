@@ -25,7 +25,7 @@ _NO_DATASETS = ("DatasetToGraph", "DatasetFromGraph")
 _SINK = "_Retval"
 LARGE_BYTES = 64 << 10
 """Size in bytes above which constants are left out of a graph that is made only to ask for a dataset's size."""
-_TOO_LONG = "the dataset has too many transformations in a row: do not concatenate in a loop, interleave over a list"
+_TOO_LONG = "the dataset chains too many transformations: interleave over a list instead of concatenating in a loop"
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +82,7 @@ class Node:
         return tuple(tf.TensorSpec(tf.TensorShape(shape), tf.as_dtype(dtype)) for dtype, shape in pairs)
 
     def subtree(self, ends: Collection[Node] = ()) -> Iterator[Node]:
-        """Yield this node and all nodes that it reads, readers first. The inputs of nodes in `ends` are left out."""
+        """Yield this node and all that it reads, each before its inputs. Leave out what the nodes in `ends` read."""
         yield self
         for each in self.inputs if self not in ends else ():
             yield from each.subtree(ends)
@@ -100,7 +100,7 @@ class Node:
     def empty_elements(self, count: int) -> tf.data.Dataset:
         """Return a dataset of `count` empty elements of the same types, for use where only types and number matter.
 
-        Sparse and ragged tensors, and datasets, are variant tensors here; an empty Optional is their empty element.
+        Sparse tensors, ragged tensors and datasets are variant tensors in a graph. An empty Optional replaces each.
         """
 
         def empty(spec: tf.TensorSpec) -> tf.Tensor:
@@ -188,8 +188,8 @@ class DatasetGraph:
     ) -> tf.data.Dataset:
         """Return the dataset that ends with this transformation, as flat tuples; see `spliced` and `build`.
 
-        `for_size`: the dataset is only asked for its size. It keeps sizes that the script asserts, which do not hold
-        for parts. Its large constants are empty, to avoid several copies.
+        With `for_size`, the result serves only to ask for its size. It keeps sizes that the script asserts, which would
+        be wrong for a part of the dataset. Its large constants have no content, so that they are not copied.
         """
         return tf.data.experimental.from_variant(self._made(node, new or {}, for_size, ordered), node.specs)
 
@@ -245,7 +245,7 @@ class DatasetGraph:
         return tf.graph_util.import_graph_def(part, input_map=used, return_elements=[wanted])[0]
 
     def tensors(self, node: Node, argument: str) -> list[tf.Tensor]:
-        """Return a node's constant argument as tensors of the graph that is being built. Large ones are captured."""
+        """Return a node's constant argument as tensors of the graph being built. Large ones are shared, not copied."""
         found = []
         for edge in map(_full, graphdef.arguments(node.definition)[argument]):
             constant = self._by_name[edge.partition(":")[0]]
@@ -271,7 +271,7 @@ class DatasetGraph:
         return bool(_DATASET_OP.search(op)) and op not in _NO_DATASETS
 
     def behind(self, edge: str) -> Any:
-        """Return the node that makes an edge's value, behind nodes that only pass it on (Identity)."""
+        """Return the node that makes an edge's value. Identity nodes, which only pass it on, are skipped."""
         node = self._by_name[edge.partition(":")[0]]
         return self.behind(node.input[0]) if node.op == "Identity" else node
 

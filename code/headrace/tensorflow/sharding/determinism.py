@@ -17,15 +17,15 @@ _RANDOM_OP = re.compile(r"^(?!Stateless).*(Random|Rng|TruncatedNormal|Multinomia
 
 
 def disorder(node: Node) -> str:
-    """Return why a transformation gives different elements, or another order, each time; empty if it does not."""
+    """Return why a transformation gives different elements, or another order, each time. Return '' if it does not."""
     if node.op == "ShuffleDataset" and node.size != 1:  # list_files shuffles one file too
         if node.attribute("reshuffle_each_iteration").b:
-            return "the order before it differs in each pass"
-        return "" if node.value("seed") or node.value("seed2") else "the order before it is drawn without a seed"
+            return "elements come in another order in each pass"
+        return "" if node.value("seed") or node.value("seed2") else "elements are shuffled without a seed"
     if node.op == "RandomDataset":
         return "" if draws_the_same(node) else ANEW
     if _is_loose(node) or (node.op == "OptionsDataset" and _options_are_loose(node)):
-        return "the order before it is not deterministic"
+        return "the elements' order is not deterministic"
     if node.op in EXPANDING and any(op.startswith("ShuffleDataset") for op in node.function_ops):
         return "its function shuffles"
     if node.op in _DECIDING and any(_is_random(each) for each in node.subtree()):
@@ -34,7 +34,7 @@ def disorder(node: Node) -> str:
 
 
 def draws_the_same(numbers: Node) -> bool:
-    """Return whether a `Dataset.random` draws the same numbers in each pass, by its own seed or TensorFlow's."""
+    """Return whether a `Dataset.random` is seeded (by itself or TensorFlow) and draws the same numbers in each pass."""
     again = numbers.definition.op == "RandomDataset"  # version 2 may draw other numbers each time
     return again and has_seed(numbers)
 

@@ -1,8 +1,8 @@
-"""Give each pass over a dataset its own order and random draws, the same in every process that makes a part of it.
+"""Give each pass over a dataset its own order and random draws, the same for all workers.
 
 tf.data service hands out the same dataset in each pass, and a worker does not know which pass it is. So the dispatcher
-gets several datasets, and readers take them in turn. The datasets differ in the order of their listings, in the seeds
-of further shuffles and in the first states of random generators.
+gets several datasets, and ranks read the next one in each pass. The datasets differ in the order of their elements, in
+the seeds of shuffles that workers still do, and in the first states of random generators.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from headrace.tensorflow.sharding.shuffle_order import Shuffle
 ORDERS = 16
 """Number of different orders that a shuffled dataset can have. After this many passes, they repeat."""
 FEW_ORDERS = 4
-"""The fewest orders of a dataset. If `ORDERS_BYTES` allows fewer, workers shuffle by themselves."""
+"""The fewest orders of a finite dataset. If their graphs exceed `ORDERS_BYTES`, workers shuffle by themselves."""
 ORDERS_BYTES = 256 << 20
 """The most bytes of graphs that the dispatcher gets for one dataset, in all its orders."""
 
 
 def orders_of(graph: DatasetGraph, shuffles: Collection[Shuffle], parts: int = 1) -> list[int]:
-    """Return the numbers of the orders that replace these shuffles; no number if workers shuffle by themselves.
+    """Return a number for each order that replaces these shuffles, or [] if workers shuffle by themselves.
 
     Args:
-        parts: how many datasets the dispatcher gets for each order: one for each rank's share.
+        parts: number of datasets that the dispatcher gets for each order: 1, or one for each rank's share.
     """
     if not shuffles:
         return []
@@ -50,10 +50,10 @@ def orders_of(graph: DatasetGraph, shuffles: Collection[Shuffle], parts: int = 1
 
 
 def _seeded_shuffles(graph: DatasetGraph) -> list[tuple[Any, int]]:
-    """Return, for each seeded shuffle that reshuffles in each pass, the constant with its second seed, and this seed.
+    """Return, for each seeded shuffle that reshuffles in each pass, the constant of its second seed, and its value.
 
-    A worker uses the seeds in its first pass over a dataset, so each pass's dataset needs other seeds. A shuffle
-    without seeds draws its own.
+    A worker begins each pass's dataset with the seeds in its graph, so each graph needs other seeds. A shuffle without
+    seeds draws its own.
     """
     found = []
     for node in graph.definition.node:
@@ -68,9 +68,9 @@ def _seeded_shuffles(graph: DatasetGraph) -> list[tuple[Any, int]]:
 def in_passes(dataset: tf.data.Dataset, orders: Sequence[int]) -> list[tf.data.Dataset]:
     """Return one dataset for each pass. They differ in their random draws and, if `orders` are given, in their order.
 
-    `dataset` has the first order. A worker begins each pass with the states of random generators that are in the graph.
-    So with a single graph, Keras's augmentation layers would change an image in the same way in every pass. The graph
-    is edited, since tracing each dataset again would take twenty times as long.
+    `dataset` has the first order. A worker begins a pass with the states of random generators that are in the graph. If
+    all passes had one graph, Keras's augmentation layers would change an image in the same way in every pass. The other
+    graphs are edited copies of the first, since tracing the dataset again would take twenty times as long.
     """
     made: list[tf.data.Dataset] = []
     graph = DatasetGraph(dataset)

@@ -22,9 +22,9 @@ def graph_of(dataset: tf.data.Dataset) -> Any:
     except (tf.errors.OpError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())[:300]
         raise InputError(
-            f"the dataset cannot be copied out of this process ({reason}): its functions may capture tensors, "
-            "variables and lookup tables, but no iterator or file handle; pass large arrays by data.from_arrays; "
-            "call prefetch_to_device and copy_to_device after data.distribute"
+            f"the dataset cannot be copied out of this process ({reason}). Let its functions capture only tensors, "
+            "variables and lookup tables, and no iterator or file handle. Pass large arrays by data.from_arrays. "
+            "Call prefetch_to_device and copy_to_device after data.distribute"
         ) from error
     graph = compat.GraphDef()
     graph.ParseFromString(text)
@@ -51,7 +51,7 @@ def arguments(definition: Any) -> dict[str, list[str]]:
 
 
 def captured(definition: Any, attribute: str) -> list[str]:
-    """Return the names of those input edges of a node that the function in this attribute captures."""
+    """Return the names of a node's input edges that are captured by the function in the attribute `attribute`."""
     edges = arguments(definition)
     return edges.get(f"{attribute}_other_arguments", edges.get("other_arguments", []))
 
@@ -95,7 +95,7 @@ def pass_on(node: Any) -> None:
 
 
 def put_own_cache(graph: Any, node: Any) -> str:
-    """Give a part of a dataset its own cache, so that it neither reads nor fills the whole dataset's cache.
+    """Give a copied `cache` node a memory of its own, so that it neither reads nor fills the original's cache.
 
     Returns:
         The name of the node that is added to the graph.

@@ -1,4 +1,4 @@
-"""Give a dataset's random generators other states in each rank or pass. Refuse functions that write anything else."""
+"""Give a dataset's random generators other states on each rank or in each pass. Refuse writes to any other variable."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DRAWING = re.compile(r"Rng(ReadAndSkip|Skip)|Stateful(Standard|Truncated)?(Unif
 """Operations that draw from a tf.random.Generator and advance its state."""
 _CALLS = {"PartitionedCall": 0, "StatefulPartitionedCall": 0, "While": 0, "StatelessWhile": 0, "If": 1,
           "StatelessIf": 1, "Case": 1, "StatelessCase": 1}  # fmt: skip
-"""Operations that call functions, each with the number of first inputs that it does not pass to the functions."""
+"""Operations that call functions, with the number of first inputs (such as a condition) that functions do not get."""
 _SEED_OF_KERAS = [2]
 """The shape of the int64 variable that holds the state of a Keras layer's random numbers."""
 _ANY = 1 << 62
@@ -34,22 +34,22 @@ _STRIDE = 1_000_003
 
 
 def refuse_written(graph: DatasetGraph) -> None:
-    """Raise `InputError` for a function that writes anything but the states of random generators."""
+    """Raise `InputError` for a function that writes a variable or table, except a random generator's state."""
     seeds = {edge for node in graph.sink.subtree() for edge in _seeds(node)}
     for node in graph.sink.subtree():
         for _, edge in _written(node):
             if edge not in seeds:
                 raise InputError(
-                    f"{node.place}: it writes a variable or a table, and every worker or rank would "
-                    "write its own copy, so a counter would be wrong. Count with .enumerate(), keep a state with "
+                    f"{node.place}: it writes a variable or a table. Every worker or rank would write its own copy, so "
+                    "that a counter, for example, would be wrong. Count with .enumerate(), keep a state with "
                     f".scan(…), or write before the dataset is made{AS_IT_IS}"
                 )
 
 
 def seed_apart(graph: DatasetGraph) -> None:
-    """Make operations with a seed (as by `tf.random.set_seed`) draw other numbers on each rank. Call this first.
+    """Make operations with a seed (as by `tf.random.set_seed`) draw other numbers on each rank.
 
-    Operations that share a seed still draw alike, such as the flips of an image and of its mask.
+    Operations with equal seeds still draw alike, as for an image and its mask. Call this first: it renames functions.
     """
     operations = (node for function in graph.definition.library.function for node in function.node_def)
     seeded = [each.attr for each in operations if {"seed", "seed2"} <= set(each.attr)]

@@ -1,8 +1,8 @@
 """Share out a dataset among ranks.
 
-If its batches can be counted, each rank knows beforehand how many batches it has (`Share`). Ranks then need no
-agreement at an epoch's end: all make the same number of steps, and Keras knows that number. `dealt` deals the blocks of
-a listing, or the records of a few files, to ranks that read the data themselves.
+If its batches can be counted before training, each rank gets a `Share` with a known number of batches. Then ranks need
+no agreement at an epoch's end: all make the same number of steps, and Keras knows that number. If ranks read the data
+themselves, `dealt` gives each rank its blocks of a listing (numbered elements), or its records of a few files.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _BITS = (1 << 64) - 1
 class Share:
     """One rank's part of a listing (numbered elements) that makes a known number of batches.
 
-    In each turn every rank takes a piece. In the last turns a piece is a single batch, so that the ranks' numbers of
-    batches differ by at most one.
+    Ranks take pieces of the listing in turns, one piece each. A piece has `most` batches. In the last turns it has a
+    single batch, so that the ranks' numbers of batches differ by at most one.
     """
 
     rank: int
@@ -46,7 +46,7 @@ class Share:
 
     @property
     def _turns(self) -> int:
-        """The number of turns in which every rank has a piece of `most` batches."""
+        """The number of turns in which every rank takes a full piece, of `most` batches."""
         return self.batches // (self.ranks * self.most)
 
     @property
@@ -73,7 +73,7 @@ class Share:
         return self._turns * (self.most - 1) + self.pieces()
 
     def steps(self, uneven: str) -> int:
-        """Return the batches that this rank reads in an epoch: with `pad` and `drop` as many as every other rank."""
+        """Return how many batches this rank reads in an epoch. With `pad` or `drop` all ranks read the same number."""
         if uneven == "keep":
             return self.own()
         each = self._turns * self.most
@@ -81,10 +81,10 @@ class Share:
 
 
 def share_of(graph: DatasetGraph, sources: Sequence[Source]) -> Share | None:
-    """Return this rank's share of a dataset, or None if the number of batches in a part is not known.
+    """Return this rank's share of a dataset, or None if its number of batches is not known before training.
 
-    The number is known for one listing of known size whose elements are only mapped, shuffled and batched. It is not
-    known after a filter, or for files that an interleave reads.
+    It is known if the dataset has a single listing, of known size, whose elements are only mapped, shuffled and
+    batched. It is not known after a filter, or for files that an interleave reads.
     """
     if len(sources) != 1 or sources[0].expanding or sources[0].elements < 1:
         return None
@@ -121,23 +121,23 @@ def _elements_of_a_batch(sink: Node, listing: Node) -> int:
 
 
 def ranks_that_share(source: Source) -> tuple[int, int]:
-    """Return the number of ranks and this rank's number. Raises `InputError` if a rank would repeat an empty part."""
+    """Return the number of ranks and this rank's number. Raise `InputError` if a rank's endless part would be empty."""
     node, ranks = source.node, collectives.size()
     parts = source.blocks if source.elements != INFINITE and not source.expanding else ranks
     if parts < ranks and is_endless(node.graph.sink):
         raise InputError(
-            f"{node.place}: {source.elements} elements in batches make {parts} parts for {ranks} ranks. "
-            "Some ranks would have none: use more elements, or smaller batches. To give each rank all elements, "
+            f"{node.place}: its {source.elements} elements, in batches, make only {parts} parts for {ranks} ranks, so "
+            "some ranks would have none. Use more elements, or smaller batches. To give each rank all elements, "
             "write data.distribute(…, shared=False)"
         )
     return ranks, collectives.rank()
 
 
 def dealt(records: tf.data.Dataset, ranks: int, rank: int, listing: int = 0) -> tf.data.Dataset:
-    """Return a rank's part: one record of each turn. A turn is `ranks` records; the record's place in it varies.
+    """Return a rank's part. Of each `ranks` records in a row (a turn) it gets one, at a place that varies.
 
-    Files or classes may be interleaved. At a fixed place a rank would get records of only some of them, and batches of
-    one class.
+    Files or classes may be interleaved. With a fixed place in the turns, a rank would get records of only some files,
+    or batches of a single class.
 
     Args:
         listing: number of this dataset among several. It shifts the places, so that short datasets go to all ranks.

@@ -23,9 +23,9 @@ HEADER = struct.Struct("<Q4x")
 """The bytes before a record: its length and a checksum. A second checksum follows the record."""
 CHECKSUM_BYTES = 4
 MOST_PLACES = 100_000
-"""The most places of records that are remembered for a dataset, and sent to each worker."""
+"""The most records of a dataset whose places are kept in memory and sent to each worker."""
 BUFFERS = 8
-"""Number of parts in which a block is read. Less than one part is read in vain, beyond the block's end."""
+"""Number of parts in which a block is read. What is read beyond the block's end is less than one part."""
 LEAST_BUFFER, MOST_BUFFER = 4 << 10, 256 << 10
 _READERS = re.compile("(TFRecord|TextLine|CSV|FixedLengthRecord)Dataset")
 _ONLY_READS = {"Const", "Identity", "NoOp", "TFRecordDataset"}
@@ -87,10 +87,10 @@ def bytes_read(listing: Node) -> int:
 
 
 def records_from(records: Records, first: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return a dataset (variant tensor) of records from a known place on, and how many of them precede record `first`.
+    """Return a dataset (variant tensor) that begins at a known place, and its number of records before record `first`.
 
     Args:
-        count: number of records that are wanted, from `first` on.
+        count: number of records that the caller wants, from `first` on.
     """
     known = tf.minimum(first // records.stride, len(records.places) - 1)
     place = tf.gather(tf.constant(records.places, tf.int64), known)

@@ -26,7 +26,7 @@ PYTHON_OPS = {
 }
 MOST_IN_A_GRAPH_BYTES = 64 << 20
 """The most bytes of arrays in a graph. The dispatcher and every worker get a graph for each shuffle order."""
-AS_IT_IS = "; or data.distribute(…, exact=False) as it is"
+AS_IT_IS = "; or pass the unchanged dataset to data.distribute(…, exact=False)"
 SKIPPED_BYTES = 64 << 20
 """The most bytes of files that each worker or rank may read only to skip them."""
 MUCH_PADDING = 0.1
@@ -40,7 +40,7 @@ _results: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def given_out(result: tf.data.Dataset) -> tf.data.Dataset:
-    """Remember a dataset that a rank trains on, and return it."""
+    """Remember a finished dataset, so that distributing it again is refused; return it."""
     _results.add(result)
     return result
 
@@ -68,13 +68,13 @@ def refuse_other_kinds(dataset: Any) -> None:
     if not isinstance(dataset, tf.data.Dataset):
         raise InputError(
             f"expected a tf.data.Dataset, got a {type(dataset).__name__}: make one from arrays by data.from_arrays and "
-            ".shuffle(…).batch(…). Do not distribute a PyDataset or a generator: have each rank take every "
-            "hvd.size()-th sample from hvd.rank() on, and the same number of batches"
+            ".shuffle(…).batch(…). Do not distribute a PyDataset or a generator. Instead let each rank take every "
+            "hvd.size()-th sample, starting from hvd.rank(), and let all ranks take the same number of batches"
         )
     if _is_of_a_result(dataset):
         raise InputError(
             "this dataset is made from one that data.distribute or data.split_by_rank has returned, so it has only "
-            "this rank's elements: call one of the two, once, with the dataset from before that call"
+            "this rank's elements: call only one of these functions, only once, with the original dataset"
         )
 
 
@@ -83,11 +83,11 @@ def refuse_elements(dataset: tf.data.Dataset) -> None:
     for spec in tf.nest.flatten(dataset.element_spec):
         what = ""
         if isinstance(spec, tf.data.DatasetSpec):
-            what = "datasets (window makes some): flat_map them into batches of tensors"
+            what = "datasets, such as window makes: flat_map them into batches of tensors"
         elif isinstance(spec, compat.ExtensionTypeSpec):
             what = f"of an ExtensionType ({type(spec).__qualname__}): make a dict or a tuple of its tensors"
         if what:
-            raise InputError(f"{origin.users_line()}: its elements are {what}, before data.distribute")
+            raise InputError(f"{origin.users_line()}: the dataset's elements are {what} before data.distribute")
 
 
 def refuse_python(graph: DatasetGraph) -> None:
@@ -99,8 +99,8 @@ def refuse_python(graph: DatasetGraph) -> None:
         resources = (each for each in map(graph.behind, edges) if each.op == "Const")
         if any(each.attr["dtype"].type == tf.resource.as_datatype_enum for each in resources):
             raise InputError(
-                f"{node.place}: its function captures what only this process has, a DenseHashTable or an iterator: use "
-                "a StaticHashTable or MutableHashTable, or zip the datasets"
+                f"{node.place}: its function captures what only this process has: a DenseHashTable (use a "
+                "StaticHashTable or MutableHashTable instead) or an iterator (zip the datasets instead)"
             )
         name = next((PYTHON_OPS[op] for op in (node.definition.op, *sorted(node.function_ops)) if op in PYTHON_OPS), "")
         if name:
@@ -115,8 +115,8 @@ def refuse_generator(graph: DatasetGraph) -> None:
     for node in graph.sink.subtree():
         if "GeneratorDataset" in node.function_ops:
             raise InputError(
-                f"{node.where}: from_generator: every rank runs the generator from its start, and would train on the "
-                "same elements: have it skip the elements of other ranks, by hvd.rank() and hvd.size(), and call "
+                f"{node.where}: from_generator: every rank runs the generator from its start, so all would train on "
+                "the same elements. Let it skip the elements of other ranks, by hvd.rank() and hvd.size(), and call "
                 "data.distribute(…, shared=False). Data hosts cannot run it: use TFRecords or data.from_arrays there"
             )
 
@@ -130,7 +130,7 @@ def refuse_large_arrays(graph: DatasetGraph) -> None:
             if size > MOST_IN_A_GRAPH_BYTES:
                 raise InputError(
                     f"{node.place}: its arrays have {size >> 20} MiB, too much for a dataset's graph, which goes to "
-                    "every worker: use data.from_arrays in its place, which gives them to each host once"
+                    "every worker: use data.from_arrays instead, which gives the arrays to each host once"
                 )
 
 
@@ -156,36 +156,36 @@ def refuse_unordered(listing: Node) -> None:
     for node in listing.subtree():
         reason = disorder(node)
         if reason:
-            why = f"would give other elements on every worker or rank, since {reason} ({node.kind})"
+            why = f"would give different elements on each worker or rank, since {reason} ({node.kind})"
             raise refusal(listing, why, _order_advice(listing, reason))
 
 
 def refuse_reading_again(listing: Node) -> None:
-    """Raise `InputError` for a listing if making each part would read large files from the first byte on."""
+    """Raise `InputError` for a listing of large files if making a part means reading them from the start."""
     size = bytes_read(listing)
     if size > SKIPPED_BYTES:
         raise refusal(
-            listing, f"needs all elements before a part, so the files' {size >> 20} MiB would be read up to 16 times",
-            "files.interleave(lambda file: …), which takes and skips within each file; or uncompressed TFRecords, read "
-            "by data.Shards.of_files or TFRecordDataset(files) without num_parallel_reads",
+            listing, f"reads all data before each part, so the files' {size >> 20} MiB would be read up to 16 times",
+            "files.interleave(lambda file: …), with take and skip inside the lambda; or uncompressed TFRecords, and "
+            "read these by data.Shards.of_files, or by TFRecordDataset(files) without num_parallel_reads",
         )  # fmt: skip
 
 
 def refuse_costly(listing: Node, elements: int) -> None:
-    """Raise `InputError` for a listing if making a part would need all elements before it, and these are costly."""
+    """Raise `InputError` for an endless or costly listing if making a part means making all elements before it."""
     if elements == INFINITE:
         raise refusal(listing, "the dataset has no end, and its elements cannot be looked up by number",
-                       "tf.data.Dataset.range(n), not an endless counter; or write this before repeat()")  # fmt: skip
+                       "Dataset.range(n), not an endless counter; or this transformation before repeat()")  # fmt: skip
     for node in listing.subtree():
         if elements > 1 and any(_COSTLY_OP.search(op) for op in node.function_ops):
             raise refusal(
-                listing, f"needs all elements before a part, and {node.kind} is costly for each",
+                listing, f"makes all elements before each part, and {node.kind} is costly for each of them",
                 f"{listing.kind} before the {node.kind} that reads or decodes",
             )  # fmt: skip
 
 
 def refusal(node: Node, why: str, fix: str) -> InputError:
-    """Return the error for a transformation that splitting would change."""
+    """Return the error for a transformation that cannot be split: why, and what to write instead."""
     return InputError(f"{node.place}: {why}. Write {fix}{AS_IT_IS}")
 
 
@@ -194,8 +194,8 @@ def warn_of_all_of_it() -> None:
     if collectives.size() > 1:
         _warn(
             f"{origin.users_line()}: with exact=False, and no data hosts, each of the {collectives.size()} ranks "
-            "trains on all of the dataset. To give each a part, call dataset.shard(hvd.size(), hvd.rank()) before, and "
-            "pass shared=False"
+            "trains on the whole dataset. To give each rank a part, call dataset.shard(hvd.size(), hvd.rank()), and "
+            "then data.distribute(…, shared=False)"
         )
 
 
@@ -210,8 +210,8 @@ def look_at_size(batches: int, uneven: str, stream: str) -> None:
     again = -batches % ranks
     if uneven == "pad" and again > MUCH_PADDING * batches > 0:
         _warn(
-            f"{stream!r} has {batches} batches for {ranks} ranks: in each pass that trains {again} of them come again, "
-            "so that all ranks make equally many steps. Make batches smaller, or use uneven='drop' (uneven='keep' for "
+            f"{stream!r} has {batches} batches for {ranks} ranks: each training pass repeats {again} of them, so that "
+            "all ranks make equally many steps. Make batches smaller, or use uneven='drop' (uneven='keep' for "
             "held-out data)"
         )
 
@@ -233,12 +233,12 @@ def _warn(text: str) -> None:
 
 def _order_advice(listing: Node, reason: str) -> str:
     if reason == ANEW:
-        own = "or, in a map, tf.random.stateless_uniform with a number of the element as seed"
+        own = "or tf.random.stateless_uniform in a map, with the element's number as seed"
         return f"Dataset.random(seed=…), sample_from_datasets(…, seed=…), {own}"
     if reason == RANDOM:
         return (
-            "a function that decides by the element itself, or by tf.random.stateless_uniform with a number of it as "
-            "seed; not rejection_resample, but sample_from_datasets([of_each_class.repeat(), …], weights, seed=1)"
+            "a function that decides by the element itself, or by tf.random.stateless_uniform with the element's "
+            "number as seed; for rejection_resample: sample_from_datasets([of_each_class.repeat(), …], weights, seed=1)"
         )
     after = f"shuffle after it ({listing.kind}), or fix the order before it: shuffle(…, seed=1, "
     advice = after + "reshuffle_each_iteration=False), list_files(…, shuffle=False), deterministic=True"

@@ -1,10 +1,10 @@
-"""Make each block of a shuffled dataset from elements of the whole range that the shuffle mixes.
+"""Shuffle a dataset before it is split, so that each block has elements from the whole range of the shuffle.
 
 Neighbours are often of one kind: a folder of images is listed class by class. A worker shuffles only the blocks that it
 gets. If a block held consecutive elements, a worker with a single block would make batches of a single class.
 
-So the dataset gets a new order in each pass and repetition, and workers do not shuffle. If they did, every worker, even
-a slow one, would read a buffer full of elements, or all of them, before it gives the first one.
+So the dataset gets a new order in each pass and repetition, and workers do not shuffle. Otherwise every worker, even a
+slow one, would have to fill a shuffle buffer, perhaps with all elements, before it yields the first one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace.tensorflow.sharding.rows import dataset_of, is_rows, tensors_of
 
 _MANY = 1 << 62
 _ROUNDS = 8
-"""Rounds of the cipher that makes an order. With TensorFlow's 4, place and number are correlated in 1,000 elements."""
+"""Rounds of the cipher that makes an order. TensorFlow's 4 leave an order of 1,000 correlated with the old one."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Order:
 
     @property
     def places(self) -> int:
-        """The number of places in all repetitions, or `_MANY` if there are more."""
+        """The number of elements in all repetitions together, or `_MANY` if there are more."""
         return _MANY if self.repetitions == INFINITE else min(self.elements * self.repetitions, _MANY)
 
     def numbers(self, places: tf.Tensor) -> tf.Tensor:
@@ -65,9 +65,9 @@ class Shuffle:
 
     node: Node
     repeat: Node | None
-    """The transformation that repeats the listing, if an order can repeat it instead."""
+    """The transformation that repeats the listing, if an order can include the repetitions; else None."""
     is_replaceable: bool
-    """True if orders can replace the shuffle. They cannot if each repetition would have the same order."""
+    """True if orders can replace the shuffle. False if all repetitions in a pass would then have the same order."""
 
     @property
     def is_endless(self) -> bool:

@@ -19,7 +19,7 @@ from headrace.tensorflow.sharding.rows import dataset_of, is_rows, tensors_of
 from headrace.tensorflow.sharding.shuffle_order import Order, spread_block
 
 PARALLEL_BLOCKS = 4
-"""Number of blocks that are made at the same time if functions make their elements."""
+"""Number of blocks that are made in parallel if the listing contains a `map`."""
 raw = tf.raw_ops
 Piece = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 """Function that takes a block's number, and returns its first element's number and its number of elements."""
@@ -48,7 +48,7 @@ def in_blocks(
 
     Args:
         order: the order of the elements, if it is not the listing's own.
-        piece: function that gives each block's place, if blocks have gaps or differ in size (`size` is the largest).
+        piece: returns a block's first element and size, if blocks leave gaps or differ in size (`size` is the largest).
     """
 
     @tf.autograph.experimental.do_not_convert
@@ -70,7 +70,7 @@ def is_addressable(node: Node) -> bool:
 
 
 def _has_cut(node: Node) -> bool:
-    """Return whether a transformation can make a block from parts of its inputs, without the rest of them."""
+    """Return whether a function in `_CUTS` can make a block of this transformation."""
     return node.op in _CUTS and (node.op not in ("RepeatDataset", "ConcatenateDataset") or node.inputs[0].size > 0)
 
 
@@ -139,7 +139,7 @@ def _repeat(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
 
 
 def _shuffle(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Cut a block from a shuffle of fixed order, and then apply the functions, which do not change the order."""
+    """Cut a block from a shuffle of fixed order. Apply the maps before the shuffle to the block's elements only."""
     inner, later = node.inputs[0], []
     while inner.op in (*FUNCTIONS, *PASSING):
         later += [inner] if inner.op in FUNCTIONS else []
@@ -165,7 +165,7 @@ _CUTS = {
 
 
 def _whole(node: Node) -> tf.Tensor:
-    """Return a whole listing without caches and without the counters of shuffles, which its blocks would share."""
+    """Return a whole listing, but without its caches and shuffle counters, since all blocks would share them."""
     if node.op in PASSING:
         return _whole(node.inputs[0])
     if node.op == "ShuffleDataset":
@@ -174,7 +174,7 @@ def _whole(node: Node) -> tf.Tensor:
 
 
 def _in_order(node: Node, shuffled: Node) -> tf.Tensor:
-    """Return `shuffled` in the order that the seeds of the shuffle `node` give, the same in each pass."""
+    """Return `shuffled` in the order that the seeds of the shuffle `node` produce. Each pass has this same order."""
     numbers = {name: int(node.value(name)) for name in ("buffer_size", "seed", "seed2")}
     return raw.ShuffleDataset(
         input_dataset=_whole(shuffled), reshuffle_each_iteration=False, **numbers, **_types(shuffled)

@@ -25,7 +25,7 @@ from headrace.tensorflow.sharding.slicing import Piece, in_blocks
 from headrace.tensorflow.sharding.split_points import SPLITS_PER_S, Source, find_sources, is_endless
 
 FEW_FILES = 4
-"""Fewest files per rank. With fewer, ranks that read the files themselves share records instead of files."""
+"""Fewest files per rank. With fewer, a rank without workers reads all files, and keeps its part of the records."""
 WORKER_AHEAD = 2
 """Batches that a worker makes ahead of requests, since it may not get a processor when a request comes."""
 _FORGETTING = ("InterleaveDataset", "GroupByWindowDataset")
@@ -39,7 +39,7 @@ class Prepared:
     """One dataset, or several if each pass has its own order or random draws. Empty if another rank registers them."""
     endless: bool
     share: Share | None
-    """This rank's part, if each rank gives the workers its own; None if ranks share one stream."""
+    """This rank's part, if each rank registers a part of its own with the dispatcher; else None."""
 
 
 def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> Prepared:
@@ -94,7 +94,7 @@ def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> Prepare
 
 
 def register(datasets: list[tf.data.Dataset], service: str, compression: str | None, own: bool = False) -> list[str]:
-    """Register datasets with the dispatcher. Return the numbers that rank 0 or, with `own`, this rank got for them."""
+    """Register datasets with the dispatcher, and return their numbers: rank 0's or, with `own`, this rank's."""
 
     def send() -> list[str]:
         to_dispatcher = tf.data.experimental.service.register_dataset
@@ -162,7 +162,7 @@ def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.
 def _for_workers(
     graph: DatasetGraph, sources: list[Source], orders: list[int], stream: str, share: Share | None
 ) -> list[tf.data.Dataset]:
-    """Return the datasets for the workers: one, or several of which each pass reads the next."""
+    """Return the datasets for the workers: one for all passes, or several. Each pass then reads the next one."""
     for source in sources if not (share and share.rank) else ():
         place = f"{source.node.kind}:{source.node.where}"
         elements = "endless" if source.elements == INFINITE else source.elements
@@ -179,7 +179,7 @@ def _for_workers(
 
 
 def _replaced(sources: list[Source]) -> dict[Node, Shuffle]:
-    """Return, by listing, the shuffles that can be replaced by an order of the listing."""
+    """Return a dict of the shuffles that an order of their listing can replace; the keys are the listings."""
     return {each.node: each.shuffle for each in sources if each.shuffle and each.shuffle.is_replaceable}
 
 
@@ -207,9 +207,9 @@ def _in_order(
 
 
 def _keep_splits(graph: DatasetGraph, new: dict[Node, tf.data.Dataset], sources: Collection[Node]) -> None:
-    """Add an empty dataset to the input of each transformation that would otherwise lose the input's splits.
+    """Add an empty dataset to an input that would otherwise come whole to each worker, instead of in parts (splits).
 
-    tf.data loses the splits of an input that begins late: after a shuffle, or when repeated. Every worker would then
+    tf.data loses the splits of an input whose iterator is made late, as a shuffle and a repeat do. Every worker would
     make all of `files.shuffle(n).interleave(…)`. A concatenation keeps the splits: docs/tensorflow-lost-splits.md.
     """
     for node in reversed(list(graph.sink.subtree(sources))):
@@ -229,9 +229,9 @@ def _part(number: int, source: Source) -> tuple[Node, tf.data.Dataset]:
             return whole, dealt(node.graph.dataset(whole, ordered=True), ranks, rank, number)
         if source.elements < ranks:
             raise InputError(
-                f"{whole.place}: {source.elements} files are too few for {ranks} ranks to share, and their "
-                f"records cannot be shared out, since {reason}. Write {ranks} files or more; or remove what "
-                "shuffles here, and shuffle later; or give the unchanged dataset to data.distribute(…, exact=False)"
+                f"{whole.place}: {source.elements} files are too few to give each of {ranks} ranks a file, and their "
+                f"records cannot be shared out, since {reason}. Write {ranks} files or more; or shuffle only after "
+                "this transformation; or pass the unchanged dataset to data.distribute(…, exact=False)"
             )
     if source.block == 1 and not source.expanding:
         return node, dealt(node.graph.dataset(node, ordered=True), ranks, rank, number)

@@ -2,9 +2,9 @@
 
 tf.data service hands out the elements of each source by itself, and every worker runs the rest of the pipeline on its
 part. That is exact for transformations that treat elements one by one (`map`, `filter`, `batch`, …), and wrong for
-those that depend on an element's place (`zip`, `take`, `skip`, …). So a dataset is followed from its end down to the
-last transformation that depends on places. All above it may be split. This transformation and all below it are a
-listing, whose elements are numbered and handed out in blocks (`headrace.tensorflow.sharding.slicing`).
+those that depend on an element's place (`zip`, `take`, `skip`, …). So this module looks for the last transformation
+that depends on places. With all that it reads, it is a listing: workers get its elements by number, in blocks
+(`headrace.tensorflow.sharding.slicing`). Each worker runs the later transformations on its blocks.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Source:
     shuffle: Shuffle | None
     """The shuffle, if any, that comes before every transformation that combines several elements of the listing."""
     dropping: tuple[Node, ...] = ()
-    """Transformations that drop an incomplete last batch, and so drop one on every worker or rank."""
+    """Transformations that drop an incomplete last batch on every worker or rank, instead of only once."""
 
     @property
     def blocks(self) -> int:
@@ -79,7 +79,7 @@ def find_sources(graph: DatasetGraph, one_block_a_batch: bool = False) -> list[S
     """Return the listings at which a dataset is to be split.
 
     Args:
-        one_block_a_batch: make blocks as small as exact batches allow, since handing them out costs nothing.
+        one_block_a_batch: make a block of each batch. Ranks that read the data themselves get blocks at no cost.
 
     Raises:
         InputError: splitting would change what the dataset gives; the text names the script's line and the fix.
@@ -88,7 +88,7 @@ def find_sources(graph: DatasetGraph, one_block_a_batch: bool = False) -> list[S
 
 
 def as_listing(graph: DatasetGraph, block: int) -> tuple[int, int]:
-    """Return the number of a dataset's elements, and the size of its blocks: `block`, or more where parts are costly.
+    """Return the number of a dataset's elements, and its block size: `block`, or more if a part needs all before it.
 
     Raises:
         InputError: the order is not fixed, there is no end, or a block would need costly elements before it.
@@ -180,17 +180,17 @@ def _most(node: Node) -> int:
 
 
 def _batch_above(above: Sequence[Node]) -> tuple[int, Node | None, tuple[Node, ...]]:
-    """Return the batch size (0: no batches), the node that expands elements before it, and nodes that drop batches.
+    """Return the batch size (0: no batches), the expanding node before it, and the nodes that drop incomplete batches.
 
-    A batch whose elements are one to one with the listing's does not count as dropping. It drops no more than in plain
-    tf.data: blocks are whole batches, so that only the last block has a remainder.
+    A `batch` of the listing's own elements, even if these are mapped, is not among the dropping nodes. It drops no more
+    than in plain tf.data: blocks are whole batches, so only the last block has a remainder.
     """
     size, exact, expanding, known, dropping = 0, True, None, True, []
     for node in reversed(above):
         if node.op in EXPANDING and _repeats_within(node):
             raise refusal(
-                node, "makes an endless dataset of some elements, so that a worker or rank that gets one might never "
-                "come to other elements",
+                node, "turns some elements into endless datasets, so that a worker or rank that gets one of these "
+                "might never come to other elements",
                 "dataset.repeat() before this transformation, without an endless .repeat() in its function",
             )  # fmt: skip
         whole = exact and node.op in BATCHES
@@ -206,7 +206,7 @@ def _batch_above(above: Sequence[Node]) -> tuple[int, Node | None, tuple[Node, .
 
 
 def _repeats_within(node: Node) -> bool:
-    """Return whether the dataset that a node makes of an element has no end."""
+    """Return whether a node's function, such as an interleave's, turns an element into an endless dataset."""
     inside = {each.name: each for each in node.operations}
     counts = [inside.get(each.input[1].partition(":")[0]) for each in inside.values() if each.op == "RepeatDataset"]
     constants = [each.attr["value"].tensor for each in counts if each is not None and each.op == "Const"]
@@ -249,6 +249,6 @@ def _count(node: Node) -> int:
         counted = node.graph.dataset(node).reduce(tf.constant(0, tf.int64), lambda total, *_: total + 1)
     except tf.errors.OpError as error:
         reason = " ".join(error.message.split())[:200]
-        raise refusal(node, f"has to be counted on the trainer, which failed ({reason})",
+        raise refusal(node, f"its elements must be counted on the trainer, which failed ({reason})",
                        "data.Shards.of_files(…, counts=…), or give dnn_group the channel too") from error  # fmt: skip
     return int(counted)

@@ -92,15 +92,15 @@ def agreed_protocol(path: Path, timeout_s: float) -> str:
     while not path.is_file():
         if time.monotonic() > deadline:
             raise DeadlineError(
-                f"the leader has not decided within startup_timeout_s={timeout_s:g} by which protocol workers send "
-                "batches: look in the leader's log for a data host that it waits for"
+                f"the leader has not chosen a protocol for workers' batches within startup_timeout_s={timeout_s:g}: "
+                "look in the leader's log for the data host that it waits for"
             )
         time.sleep(_POLL_S)
     return path.read_text(encoding="utf-8").strip()
 
 
 def build_environ() -> dict[str, str]:
-    """Return the environment of a process that builds or tries the library, with this headrace and without GPUs."""
+    """Return the environment of a process that builds or tries the library. It uses this headrace, and no GPU."""
     paths = (str(Path(__file__).parents[4]), os.environ.get("PYTHONPATH"))
     own = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "CUDA_VISIBLE_DEVICES": "-1"}
     return os.environ | own | {SECRET_VARIABLE: secrets.token_hex()}

@@ -1,7 +1,7 @@
 """`python -m headrace.tensorflow.service.transfer.build` builds the library for the installed TensorFlow, and tries it.
 
-A build needs g++ and half a minute. An existing library is not built again; later jobs with the same `HEADRACE_WHEELS`
-fetch it. A new one is put in place only after a trial, in which it carries batches unchanged between two processes.
+A build needs g++ and half a minute. It is skipped if the library exists here, or in the S3 folder `HEADRACE_WHEELS`.
+A new library is put in place only after a trial, in which it carries batches unchanged between two processes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _fetch(store: Store, path: Path) -> bool:
-    """Fetch the library that an earlier job or the submission has kept. Return False if there is none that loads."""
+    """Fetch the library from the S3 folder of earlier builds. Return False if it is not there, or does not load."""
     with tempfile.TemporaryDirectory(prefix="build-", dir=path.parent) as folder:
         fetched = store.fetch_kept(LIBRARY_KEY, path.name, Path(folder))
         if fetched is None:
@@ -86,7 +86,7 @@ def _failure(path: Path) -> Path:
 
 
 def build(path: Path) -> None:
-    """Compile and try the library, then move it to `path`. After a failure that would recur, leave a note for `--once`.
+    """Compile and try the library, then move it to `path`. Note a failure, except a timeout, so that `--once` gives up.
 
     Raises:
         SetupError: there is no compiler, compiling fails, or the library does not work with this TensorFlow.
