@@ -66,7 +66,7 @@ class HostSilent:
 
 @dataclass(frozen=True)
 class HostInformed:
-    """Another host's confirmation that it has received the outcome. Occurs on the leader."""
+    """Another host's confirmation that it has received the job's outcome. Occurs on the leader."""
 
     host: str
 

@@ -18,7 +18,7 @@ NOT_FOR_HOSTS = "# Hosts are not told of the rest"
 
 
 def host_constraints(own: Path) -> str:
-    """Return the version constraints for hosts; empty if the folder has none."""
+    """Return the version constraints for hosts, from the file in the folder `own`; empty if it has no such file."""
     file = own / CONSTRAINTS
     return file.read_text(encoding="utf-8").partition(NOT_FOR_HOSTS)[0] if file.is_file() else ""
 
@@ -27,7 +27,7 @@ def join_requirements(theirs: Path | bytes | None, own: Path) -> str:
     """Return the user's and headrace's requirements, without the user's line for headrace: hosts get headrace as files.
 
     Raises:
-        InputError: the user's file is not UTF-8, or has hashes, which headrace's lines lack.
+        InputError: the user's file is not UTF-8, or has hashes. pip then refuses headrace's lines, which have none.
     """
     ours = (own / REQUIREMENTS).read_text(encoding="utf-8").replace(CONSTRAINTS, f"{PACKAGE.name}/{CONSTRAINTS}")
     if theirs is None:
@@ -65,7 +65,7 @@ def _parsed(text: str) -> Iterator[Requirement]:
 
 
 def _agree(one: SpecifierSet, other: SpecifierSet) -> bool:
-    """Return whether some version meets both. Only the versions that they name, and one just above each, are tried."""
+    """Return whether some version meets both. Tries only the specifiers' own versions, and one just above each."""
     named = {each.version.removesuffix(".*") for each in (*one, *other)} or {"0"}
     near = [version for name in named for version in (name, f"{name}.1")]
     return any(one.contains(each, prereleases=True) and other.contains(each, prereleases=True) for each in near)

@@ -53,7 +53,7 @@ JOB_NAME_VARIABLES = ("TRAINING_JOB_NAME", "SM_TRAINING_JOB_NAME")
 def _setting(
     default: Any, text: str, at_least: float | None = None, at_most: float | None = None, choices: Sequence[str] = ()
 ) -> Any:
-    """Return a field for a hyperparameter, with its description and range. Names in `_s` take seconds above 0."""
+    """Return a field for a hyperparameter, with description and range. Names that end in `_s` take seconds above 0."""
     return field(default=default, metadata={"text": text, "at_least": at_least, "at_most": at_most, "choices": choices})
 
 
@@ -115,7 +115,7 @@ class Settings:
     preflight: str = _setting(
         "", "first: the ranks test MPI before they train; only: they test it and do not train", choices=PREFLIGHTS
     )
-    preflight_timeout_s: float = _setting(60.0, "how long a rank or link may be silent in one stage of the preflight")
+    preflight_timeout_s: float = _setting(60.0, "preflight: how long a rank or network link may be silent in one stage")
     base_dir: Path = Path("/opt/ml")
     secret: str = field(default="", repr=False)
     secret_is_derived: bool = False

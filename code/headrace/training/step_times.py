@@ -27,7 +27,7 @@ class Sums:
     waited_s: float | None = None
     """The part of `step_s` spent waiting for batches; None: not known."""
     between_s: float = 0.0
-    """The part of `step_s` in the script's callbacks between steps, which do not wait for data."""
+    """The part of `step_s` spent in the script's callbacks between steps. Callbacks do not wait for data."""
     copied_s: float | None = None
     """The part of `waited_s` spent waiting for copies to the GPU; None: not known."""
 
@@ -60,7 +60,7 @@ class Sums:
 
 
 class StepTimes:
-    """Times of a run's steps. More steps need neither more memory nor more time to compute a figure."""
+    """Times of a run's steps. The memory, and the time to compute a figure, do not grow with the number of steps."""
 
     def __init__(self) -> None:
         self.ideal = IdealStep()
@@ -103,18 +103,15 @@ class StepTimes:
         return self._first.step_s
 
     def ideal_ms(self, of: Sums) -> float:
-        """Return the milliseconds of a step that waits for nothing, but never more than the median of the latest steps.
-
-        This is the ideal step plus callbacks. If no ideal step was measured, it is the step time less the waiting.
-        """
+        """Return a step's ms if it waits for nothing: the smaller of `mean_ideal_ms` and the latest steps' median."""
         ideal_ms = self.mean_ideal_ms(of)
         return min(ideal_ms, _median_ms([step_s for step_s, _ in self._last])) if self._last else ideal_ms
 
     def mean_ideal_ms(self, of: Sums) -> float:
-        """Return the mean milliseconds of a step that waits for nothing, with rare, slow callbacks included.
+        """Return the mean milliseconds of a step that waits for nothing, with all callbacks, also rare, slow ones.
 
-        This is the ideal step, or the median of the latest steps without callbacks if that is shorter, plus callbacks.
-        If no ideal step was measured, it is the step time less the waiting.
+        It adds two times: the mean of the callbacks, and the ideal step or the median of the latest steps without
+        callbacks, whichever is shorter. If no ideal step was measured, it is the step time less the waiting.
         """
         if not self.ideal.ms:
             return of.without_waiting_ms()
@@ -127,7 +124,10 @@ class StepTimes:
         return min(max(1 - ideal_ms / step_ms, 0.0), 1.0) if step_ms and ideal_ms else 0.0
 
     def classes(self) -> Mapping[int, tuple[int, float]]:
-        """Return a histogram of step times without the first step: count and seconds, by the logarithm of the time."""
+        """Return a histogram of step times, without the first step: the count and total seconds of each class.
+
+        Steps are in the same class if the logarithms of their times, rounded to `PRECISION`, are equal.
+        """
         return self._classes or {0: (self._first.steps, self._first.step_s)}
 
 

@@ -116,7 +116,7 @@ class Namespaces:
             raise SetupError(reason[-1] if reason else f"no network could be set up within {START_TIMEOUT_S:g} s")
 
     def _probe(self) -> None:
-        """Set up one host as a test, so that a forbidden call shows before the job starts."""
+        """Set up one host as a test, before the job starts. Raises `SetupError` if this machine does not allow it."""
         command = self._enter("probe", "10.77.255.1", self._work_dir, ["/bin/true"])
         try:
             result = subprocess.run(command, capture_output=True, timeout=START_TIMEOUT_S, check=False)

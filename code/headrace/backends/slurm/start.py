@@ -39,11 +39,13 @@ def submit(spec: JobSpec, given: argparse.Namespace) -> Ended | None:
     options = options_from(given, run, sys.executable)
     spec = dataclasses.replace(spec, channels=tuple(map(_on_shared_folder, spec.channels)))
     if spec.num_of_data_workers >= FREE_PORTS and not options.dnn.exclusive:
-        raise InputError(f"{spec.num_of_data_workers} workers on a host need too many ports: add --exclusive")
+        raise InputError(
+            f"{spec.num_of_data_workers} workers on a host need too many ports for a shared node: add --exclusive"
+        )
     checkpoints = _folder(given.checkpoint_s3_uri, "--checkpoint_s3_uri") if given.checkpoint_s3_uri else None
     if given.dry_run:
         print(build_script(spec, options), end="")
-        _say("not submitted. The script needs a folder with code and a secret: leave out --dry_run to make it")
+        _say("not submitted. The script needs a folder with code and a secret: to make the folder, leave out --dry_run")
         return None
     job_id = sbatch.submit(sbatch.write_run(spec, options, checkpoints))
     _say(f"{spec.job_name} is Slurm's job {job_id}; script, logs, results in {run}")
@@ -71,7 +73,7 @@ def _follow(spec: JobSpec, options: SlurmOptions, job_id: str) -> Ended:
         _say(f"Slurm's state of job {job_id}: {state}")
     outcome = sbatch.outcome_of(options.run)
     if outcome is None:
-        cause = sbatch.host_failure(options.run) or f"no host has left a cause; see {options.run}"
+        cause = sbatch.host_failure(options.run) or f"no host has recorded the cause; see {options.run}"
         _say(f"{spec.job_name} failed and has no summary: {cause}")
     return Ended(outcome == "succeeded", options.run)
 

@@ -22,7 +22,7 @@ class Hosts:
         self.lost: list[str] = []
         """Hosts that no longer answer; the job goes on without them, or has failed."""
         self.informed: set[str] = set()
-        """Hosts that have received the outcome."""
+        """Hosts that have received the job's outcome."""
         self._lease_s = lease_s
 
     def take(self, stamped: Stamped) -> None:

@@ -15,8 +15,8 @@ Report = Mapping[str, Any]
 KINDS = ("dispatcher", "worker")
 """Kinds of servers whose restarts every summary counts. The count is 0 if a job has no such servers."""
 WORKER_NICENESS_BESIDE_TRAINER = 19
-"""Niceness of workers on a dnn host: they use only CPU time that the trainer leaves over. At 10, a worker's many
-threads took a third of a processor that the trainer could have used."""
+"""Niceness of workers on a dnn host, so that they use only CPU time that the trainer leaves over. At a niceness of 10,
+a worker's many threads took a third of a processor that the trainer could have used."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Decision:
-    """A decision that the leader makes once for all hosts, and logs as `event` with `fields`. `note` is for people."""
+    """A decision that the leader makes once for all hosts, and logs: `event` with `fields`, and the text `note`."""
 
     event: str
     fields: Mapping[str, str]
@@ -86,7 +86,7 @@ class DataService:
         return False
 
     def decide(self, reports: Mapping[str, Report], without: Collection[str], now: float) -> Decision | None:
-        """Return the decision that all hosts need before they are ready; None if it is not possible yet, or not needed.
+        """Return the decision that all hosts need before they are ready; None if not yet possible, or none is needed.
 
         Args:
             reports: reports received so far, by host.

@@ -1,8 +1,8 @@
 """Share out a dataset among ranks.
 
-If its batches can be counted before training, each rank gets a `Share` with a known number of batches. Then ranks need
-no agreement at an epoch's end: all make the same number of steps, and Keras knows that number. If ranks read the data
-themselves, `dealt` gives each rank its blocks of a listing (numbered elements), or its records of a few files.
+If its batches can be counted before training, each rank gets a `Share`: a part with a known number of batches. Keras
+then knows the number of steps, and ranks need not ask each other whether an epoch has ended. If ranks read the data
+themselves, `dealt` gives each rank blocks of a listing (a dataset of numbered elements), or records of a few files.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _BITS = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Share:
-    """One rank's part of a listing (numbered elements) that makes a known number of batches.
+    """One rank's part of a listing (a dataset of numbered elements). The part has a known number of batches.
 
-    Ranks take pieces of the listing in turns, one piece each. A piece has `most` batches. In the last turns it has a
-    single batch, so that the ranks' numbers of batches differ by at most one.
+    Ranks take pieces of the listing in turns, one piece each. A piece has `most` batches. In the last turns, a piece
+    has only one batch, so that the ranks' numbers of batches differ by at most one.
     """
 
     rank: int
@@ -121,7 +121,7 @@ def _elements_of_a_batch(sink: Node, listing: Node) -> int:
 
 
 def ranks_that_share(source: Source) -> tuple[int, int]:
-    """Return the number of ranks and this rank's number. Raise `InputError` if a rank's endless part would be empty."""
+    """Return the number of ranks and this rank's number. Raise `InputError` if an endless dataset has too few parts."""
     node, ranks = source.node, collectives.size()
     parts = source.blocks if source.elements != INFINITE and not source.expanding else ranks
     if parts < ranks and is_endless(node.graph.sink):
@@ -134,13 +134,13 @@ def ranks_that_share(source: Source) -> tuple[int, int]:
 
 
 def dealt(records: tf.data.Dataset, ranks: int, rank: int, listing: int = 0) -> tf.data.Dataset:
-    """Return a rank's part. Of each `ranks` records in a row (a turn) it gets one, at a place that varies.
+    """Return a rank's part: one record from each turn (`ranks` consecutive records), at a place that varies.
 
-    Files or classes may be interleaved. With a fixed place in the turns, a rank would get records of only some files,
-    or batches of a single class.
+    Files or classes may be interleaved. If the place were fixed, a rank would get records of only some files, or
+    batches of a single class.
 
     Args:
-        listing: number of this dataset among several. It shifts the places, so that short datasets go to all ranks.
+        listing: number of this dataset among several. It shifts the places: else one rank would get all short datasets.
     """
 
     def is_ours(number: tf.Tensor, _: Any) -> tf.Tensor:

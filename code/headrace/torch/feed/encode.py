@@ -26,7 +26,7 @@ MOST_BATCH_BYTES = 8 << 30
 
 
 def encode(batch: Any, skipped: Sequence[tuple[Any, str]] = (), state: Any = None) -> tuple[bytes, decode.Buffers]:
-    """Return a batch's header and the buffers that follow it. Raises `InputError` if a part of it cannot be sent.
+    """Return a batch's header and the buffers that follow it. Raises `InputError` if the batch cannot be sent.
 
     Args:
         skipped: index and error of each sample that was left out of the batch.
@@ -112,8 +112,8 @@ def _describe(value: Any, buffers: decode.Buffers, level: int) -> dict[str, Any]
 def _describe_attributes(mapping: Any, buffers: decode.Buffers, level: int) -> dict[str, Any]:
     """Return the header's entries for a mapping's attributes.
 
-    A private attribute that cannot be sent is left out, such as the tokenizer objects of Hugging Face's BatchEncoding.
-    On the receiver it has the value that the class's constructor sets.
+    A private attribute that cannot be sent, such as a tokenizer object of Hugging Face's BatchEncoding, is left out.
+    On the receiver, the attribute has the value that the class's constructor sets.
     """
     entries, names, values = dict(mapping.items()), [], []
     for name, held in getattr(mapping, "__dict__", {}).items():

@@ -1,8 +1,7 @@
-"""The training script's loaders, and a feed server's run of the script up to its first batch.
+"""Register the training script's loaders. On a feed server, run the script up to its first batch.
 
-Ranks and feed servers run the same script with the same arguments, so ranks need not send code. A loader has the same
-key in all of them: its number among the script's loaders, or its `name=`. On a feed server the script is rank 0 of 1,
-on the CPU.
+Ranks and feed servers run the same script and arguments, so ranks need not send code. All use the same loader keys:
+the number among the script's loaders, or the `name=`. On a feed server the script runs on the CPU, as the only rank.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ OTHER_PROCESS = (
     "the script makes loaders in processes that it starts itself (torch.multiprocessing.spawn, for example). headrace "
     "starts a process for each rank: call the training function directly, with headrace.torch.local_rank()"
 )
-_APART = 1_000_003
-"""Difference of two loaders' default seeds. It is large, since each epoch adds 1. torch uses 32 bits of a seed."""
+_APART = 1_000_003  # torch uses 32 bits of a seed
+"""Difference of two loaders' default seeds: so large that they stay different, although each epoch adds 1 to a seed."""
 _OWN_NUMBERS = 1 << 20
 """Added to the number of a loader with `shard_by_rank=False`, so that its default seed differs from all others."""
 
@@ -48,10 +47,10 @@ class Place:
 
     Attributes:
         key: the loader's name among ranks and feed servers.
-        seed: the default seed of the loader's order and draws.
+        seed: the default seed of the loader's order and random draws.
         late: whether the loader was made after the first batch, so that feed servers may not have it yet.
         next_epoch: the epoch with which the next loader at this place begins.
-        dataset: returns the loader's dataset, or None once it is gone.
+        dataset: returns the loader's dataset; None if it is freed, or if its type (such as list) has no weak reference.
         made_by: the functions and settings that make batches from samples.
         iterations: number of iterations that the loaders at this place have begun.
     """
@@ -115,8 +114,9 @@ def feed_servers(environ: Mapping[str, str]) -> Sequence[str]:
 def register(loader: Any, made_by: tuple[Any, ...], shared: bool, name: str) -> Place:
     """Return the place of a loader that the script has just made. Raises `InputError` for a name that is taken.
 
-    Some scripts make a new loader for each epoch. After the first batch, such a loader gets the place of an earlier one
-    with the same `name`. Once training has begun, it needs no `name`, only the same dataset and functions.
+    Some scripts make a new loader for each epoch. After the first batch, a new loader gets the place of an earlier
+    loader with the same `name`. After the first optimizer step that follows, a loader without `name` gets the place
+    of an earlier loader with the same dataset and `made_by`.
 
     Args:
         made_by: the functions and settings that make batches from samples.
@@ -156,8 +156,8 @@ def _nothing() -> None:
 def batch_asked_for() -> None:
     """Record that the script requests a batch. A feed server stops the script here, and serves its loaders.
 
-    On a feed server this returns only when a rank asks for a loader that the script has not made yet. The script then
-    makes the batches of this iteration itself. It stops here again when it begins another iteration.
+    On a feed server this returns only when a rank asks for a loader that the script makes later. To get there, the
+    script makes the batches of this iteration itself. It stops here again when it begins another iteration.
     """
     if _process.hook is None and not _process.begun:
         _process.hook = register_optimizer_step_pre_hook(_step_made)
@@ -183,7 +183,7 @@ def workers_of_server() -> int:
 
 
 def is_serving() -> bool:
-    """Return whether a thread of a feed server's script is serving."""
+    """Return whether a thread of the script is in `batch_asked_for`, where the feed server serves ranks."""
     return _serving.locked()
 
 

@@ -103,7 +103,7 @@ class _Drawing:
             self._ahead = iter(sampler)
 
     def take(self, positions: int = ENDLESS, samples: int = ENDLESS) -> list[Any]:
-        """Return the indices of the next positions, until one of the limits is reached or the sampler ends."""
+        """Return up to `positions` more indices or batches. Stop at `samples` samples, or when the sampler ends."""
         taken: list[Any] = []
         held = 0
         with self._apart.drawing():
@@ -118,7 +118,7 @@ class _Drawing:
         return taken
 
     def _plain(self, drawn: Any) -> Any:
-        """Return a copy of a drawn index or batch, since samplers may reuse one list. Raises `InputError`."""
+        """Copy an index or batch, since samplers may reuse a list. Raises `InputError` for others and empty batches."""
         if type(drawn) is int and not self._of_batches:
             return drawn
         try:
