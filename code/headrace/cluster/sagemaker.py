@@ -36,7 +36,7 @@ def read_topology(base_dir: Path, environ: Mapping[str, str]) -> Topology:
 
 
 def toolkit_starts_mpi(environ: Mapping[str, str]) -> bool:
-    """Return whether the SageMaker toolkit starts MPI, by the toolkit's parameters, which every host has."""
+    """Return whether the SageMaker toolkit starts MPI, as read from the toolkit's parameters. Every host has them."""
     parameters = _json(environ.get(FRAMEWORK_PARAMETERS) or "{}", FRAMEWORK_PARAMETERS)
     ways = ("sagemaker_mpi_enabled", "sagemaker_distributed_dataparallel_enabled")
     return isinstance(parameters, dict) and any(parameters.get(way) for way in ways)

@@ -39,7 +39,7 @@ SECRET_VARIABLE = "HEADRACE_JOB_SECRET"
 SECRET_FILE = "secret"
 """File in the run's folder with the job's secret. Only its owner may read it."""
 FREE_PORTS = 800
-"""Number of ports, from 6000 up, that jobs on one node divide among themselves; slurmctld has port 6817."""
+"""Number of ports that jobs on one node divide among themselves: 6000 to 6799, below slurmctld's port 6817."""
 LAUNCHER_PREFIXES = ("SLURM", "SBATCH_", "SRUN_", "PMI_", "PMI2_", "PMIX_", "OMPI_", "PRTE_", "I_MPI_")
 """Prefixes of variables to remove. Otherwise mpirun would start ranks with srun, or MPI take ranks for Slurm tasks."""
 

@@ -30,7 +30,7 @@ PORT_IN_USE = (
     "open the port after that batch, or only where headrace.torch.is_feed_server() is False"
 )
 GLOO_S = 5.0
-"""Most seconds that an ending rank waits for gloo's threads to be idle. If they already are, it takes about 40 ms."""
+"""Limit in seconds on an ending rank's wait for idle gloo threads. If they are idle, the wait takes about 40 ms."""
 
 
 def _rank_environ(facts: RankFacts) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""TensorFlow's `Framework` object, with Keras and Horovod: all that the other packages know of them."""
+"""The `Framework` object of TensorFlow, Keras and Horovod: all that the other packages know of these libraries."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WHEELS_VARIABLE = "HEADRACE_WHEELS"
 RECIPE = "third_party/horovod"
 CYCLE_TIME_VARIABLE, CYCLE_TIME_OF_ONE_RANK_MS = "HOROVOD_CYCLE_TIME", 5
 _SHUT_DOWN = "Horovod has been shut down"
-"""Text of a rank's error after another rank has ended."""
+"""Text in the error that Horovod raises on a rank because another rank has ended."""
 _ADVICE = {
     "The dataset length is unknown.": "take len() of the dataset before data.distribute, and divide it by hvd.size()",
     "has no attribute 'ref'": "Horovod's own Keras module does not know Keras 3: "

@@ -1,4 +1,4 @@
-"""Make a failed job's root cause from a signal or an error, and write it to files."""
+"""Describe a failed job's root cause, a signal or an error, and write it to files."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def cpu_by_host(summary: Mapping[str, Any]) -> Draw:
 
 
 def plot_plan(run: Measured, found: Sequence[Option], data_types: Sequence[str], path: Path) -> None:
-    """Draw step time by number of data hosts to a PNG file, with a curve for each placement and each of `data_types`.
+    """Write a PNG plot of step time by number of data hosts, with a curve for each data type and placement of workers.
 
     Raises:
         SetupError: the file cannot be written.
@@ -172,7 +172,7 @@ def plot_plan(run: Measured, found: Sequence[Option], data_types: Sequence[str],
             for placement, style in (("both", "-"), ("data", "--")):
                 curve = [each for each in found if (each.data_type, each.placement) == (kind, placement)]
                 curve = [found[0], *curve] if placement == "both" else curve  # the curve begins without data hosts
-                label = f"{kind or 'data hosts'}, {'both make batches' if placement == 'both' else 'alone'}"
+                label = f"batches by {kind or 'data hosts'} {'and dnn hosts' if placement == 'both' else 'alone'}"
                 times_ms = [each.prediction.step_s * 1000 for each in curve]
                 axes.plot([each.data_hosts for each in curve], times_ms, style, color=color, linewidth=1.4, marker="o",
                           markersize=3, label=label)  # fmt: skip

@@ -82,7 +82,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def try_part(program: str, ranks: int = 0) -> tuple[bool, str, str]:
-    """Return whether a part works, its version, and a note. `ranks`: ranks to start by mpirun; 0: without mpirun."""
+    """Return whether a part works, its version, and a note. mpirun starts `ranks` ranks; 0: no mpirun."""
     mpirun = shutil.which("mpirun", path=sysconfig.get_path("scripts")) or shutil.which("mpirun")
     if ranks and not mpirun:
         return False, "-", "mpirun is not installed"

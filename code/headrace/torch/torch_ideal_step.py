@@ -17,7 +17,7 @@ from headrace.torch.fetch.rng import GLOBAL, kept
 from headrace.training.ideal_step import SETTLING, IdealStep, steps_to_measure
 
 WARM_UP_STEPS = 3
-"""Steps that choose kernels and compile. The time of the last one decides how many steps are measured afterwards."""
+"""Number of first steps, which choose kernels and compile. The last one's time decides how many steps are measured."""
 
 
 def measure_ideal_step(

@@ -157,7 +157,7 @@ class Training:
             self._sample_bytes = batch_bytes(batch) / (self._loader.batch_size or samples_of(batch) or 1)
 
     def _expect(self, most: int | None) -> None:
-        """Tell the meter how many steps will be made, if that is known."""
+        """Tell the `Meter`, which reports progress, how many steps the remaining epochs have, if that is known."""
         with contextlib.suppress(TypeError):  # an iterable dataset may have no length
             length = len(self._loader)
             most = most if most and self._loader.length_is_a_guess else min(most or length, length)

@@ -16,8 +16,8 @@ from headrace.errors import InputError
 
 PLACE_BITS = 32
 LAG_EPOCHS, LAG_POSITIONS = 2, 1024
-"""A position's missing elements count as skipped once it lags behind the newest position by more than both distances.
-A lag is normal, since workers hold several positions at a time, and some workers are slow."""
+"""A position's missing elements count as skipped once it is over LAG_EPOCHS epochs and over LAG_POSITIONS positions
+behind the newest one. A lag is normal, since workers hold several positions at a time, and some workers are slow."""
 _PLACE_MASK = (1 << PLACE_BITS) - 1
 Ranges = list[list[int]]
 """Sorted integers, as half-open ranges `[first, end)` with gaps between them."""
@@ -26,8 +26,8 @@ Ranges = list[list[int]]
 class Ledger:
     """A record of the positions whose elements have all been trained on, and of single elements in other positions.
 
-    An element that is still missing when much later positions have come was filtered out, or lost with a worker. The
-    ledger counts it as skipped.
+    The ledger counts an element as skipped if it is still missing when much later positions have come. Such an element
+    was filtered out, or lost with a worker.
 
     Args:
         counts: number of elements of each unit.

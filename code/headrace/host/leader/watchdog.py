@@ -21,9 +21,9 @@ _REDUCERS = " or ".join(each.stall_words.reducer for each in FRAMEWORKS.values()
 class StallWatchdog:
     """Watches the files by which `headrace.rank.liveness` shows progress; scripts need not do anything for it.
 
-    A step, a batch or a collective is progress. So is a main thread that moves in its program, unless other ranks wait
-    in an allreduce: then a rank that moves but never joins it has hung. Before the first of these, a printed line is
-    progress too. Any change of a file's time counts, even backwards, because the wall clock may jump.
+    Progress is a step, a batch, a collective, or a main thread that moves in its program. Moves do not count while an
+    allreduce waits for a rank: a rank that moves but never joins has hung. Until the first step, batch or collective,
+    printed lines count too. Any change of a file's time counts, even backwards, because the wall clock may jump.
     """
 
     def __init__(self, signal_dir: Path, timeout_s: float, start_timeout_s: float, now: float) -> None:
@@ -36,7 +36,7 @@ class StallWatchdog:
         self._moved_at = now
         self._deadlocked = False
         self.stepped = False
-        """Whether there was a step, a batch or a collective between the last two looks."""
+        """Whether there was a step, a batch or a collective between the last two calls of `stalled_s`."""
 
     def stalled_s(self, now: float, ranks: RankLog) -> float | None:
         """Return the seconds without progress if they exceed the limit, else None.
@@ -60,7 +60,7 @@ class StallWatchdog:
 
     @property
     def limit_name(self) -> str:
-        """The name of the limit that applies now."""
+        """The setting that limits the time without progress, or the reason for the shorter limit `STILL_S`."""
         if self._deadlocked:
             return f"and {_REDUCERS} reports every rank as missing"
         return "stall_timeout_s" if self._seen else "startup_timeout_s"
@@ -115,7 +115,7 @@ def diagnose(
             "branch that only some ranks take"
         )
     elif ends := ranks.waits_for_ends:
-        advice = "; move what filters, batches or mixes elements at random before data.distribute"
+        advice = "; do all filtering, batching and random mixing of elements before data.distribute"
         why = ends + (advice if ends.endswith("goes on") else "")
     elif missing:
         host, name = missing[0]

@@ -23,7 +23,7 @@ class _Receipt:
 def workers(names: Mapping[str, str], statuses: Statuses) -> dict[str, Any]:
     """Return the summary's figures of each worker, by its name.
 
-    `batches` is the count since the start. `share` has, by rank, the part of the rank's batches that came from this
+    `batches` is the count since the start. `share` maps each rank to the part of its batches that came from this
     worker, 0 to 1. `batches_per_s` and `bytes_per_s` are summed over all ranks, and measured from each rank's first
     batches on. Over gRPC, ranks cannot count their batches: then `batches` and both rates are None. `processors` is the
     mean number of processors that the worker's processes kept busy since the first step.

@@ -45,8 +45,9 @@ class Gpus:
     def report(self) -> dict[str, Any] | None:
         """Return the figures since `mark`, or None without GPUs.
 
-        `count`: number of GPUs. `utilization`: their mean, 0 to 1, over `samples` samples, whose sum is `busy`.
-        `memory_bytes`: the most that all GPUs together used, of `memory_total_bytes`.
+        `count` is the number of GPUs. `samples` counts samples of their mean utilization, 0 to 1. `busy` is the sum of
+        the samples, and `utilization` their mean. `memory_bytes` is the highest memory use of all GPUs together, and
+        `memory_total_bytes` is the size of their memory.
         """
         with self._lock:
             if not self._count:

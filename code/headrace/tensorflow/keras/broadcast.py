@@ -18,7 +18,7 @@ from headrace.tensorflow.keras.steps import Logs
 from headrace.tensorflow.ranks import collectives
 
 _measured: weakref.WeakKeyDictionary[keras.Model, bool] = weakref.WeakKeyDictionary()
-"""By model: True if this rank has `callbacks.Measure` for it; False once a rank without this callback is found."""
+"""For each model, whether this rank has `callbacks.Measure`; from the start of training, whether all ranks have it."""
 
 
 def will_be_measured(model: keras.Model) -> None:
@@ -38,7 +38,7 @@ def is_built(model: keras.Model) -> bool:
 
 @contextlib.contextmanager
 def called_built(model: keras.Model) -> Iterator[None]:
-    """Set `model.built` while Keras saves or loads a model that has weights. Keras never sets it without a `call`."""
+    """Set `model.built` while Keras saves or loads a model with weights. Keras never sets it if there is no `call`."""
     was = model.built
     model.built = was or is_built(model)
     try:

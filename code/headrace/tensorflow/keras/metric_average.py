@@ -24,7 +24,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
 
     Training metrics are averaged. Held-out metrics, including counts, are exact if each rank evaluates its part of a
     held-out set (`data.split_by_rank`): the ranks' sums are added up, so parts may differ in size. All ranks must
-    evaluate, or none. If `test_step` returns other values than metrics, those of the ranks' last batches are averaged.
+    evaluate, or none. Values from `test_step` that are no metrics are averaged over the ranks' last batches.
 
     Moving statistics (batch normalisation) are averaged before each evaluation and at the end of each epoch, so that
     all ranks end with the same model. Rank 0 warns once if weights or learning rates differ between ranks.

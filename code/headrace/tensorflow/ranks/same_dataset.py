@@ -19,24 +19,24 @@ from headrace.tensorflow.sharding.dataset_graph import DatasetGraph, Node
 MOST_TOLD = 200
 """The most transformations of a dataset that ranks compare."""
 _ALIKE = (
-    "To make them equal: do not shard by rank; sort lists of files; adapt() layers to unshuffled data; give a shuffle "
-    "in Python (such as …_dataset_from_directory) or before a take or zip the same seed= on all ranks; let a mapped "
-    "function draw random numbers with TensorFlow, not with Python or NumPy, or call keras.utils.set_random_seed "
-    "first. To give each rank its own dataset: data.distribute(…, shared=False)"
+    "To make them equal: do not shard by rank; sort lists of files; adapt() layers to unshuffled data; on all ranks, "
+    "use the same seed= for a shuffle in Python (such as …_dataset_from_directory) and for a shuffle before a take or "
+    "zip; let a mapped function draw random numbers with TensorFlow, not with Python or NumPy, or call "
+    "keras.utils.set_random_seed first. To give each rank its own dataset: data.distribute(…, shared=False)"
 )
 Found = tuple[bool, list[tuple[str, int]]]
 """Whether a dataset is endless, and (place in the script, fingerprint) pairs, which must be equal on all ranks."""
 _OF_THIS_PROCESS = ("seed", "seed2", "metadata", "container", "shared_name", "debug_name")
 """Attributes that may differ in equal datasets: names of resources, and seeds, since each process may draw its own."""
 _SEEDED_FROM = {"ShuffleDataset": 2, "ShuffleAndRepeatDataset": 2, "RandomDataset": 0}
-"""Operations with seeds. The number is the index of their first input that is a seed, or a counter of seeds."""
+"""Operations with seeds, each with the index of its first input that holds a seed or a seed generator."""
 _BUILDING = b"comes in where it goes out"
 _known: weakref.WeakKeyDictionary[DatasetGraph, dict[bool, _Fingerprints]] = weakref.WeakKeyDictionary()
 _contents: weakref.WeakKeyDictionary[DatasetGraph, dict[tuple[str, ...], bytes]] = weakref.WeakKeyDictionary()
 
 
 def told(graph: DatasetGraph) -> list[tuple[str, int]]:
-    """Return each transformation's place and fingerprint, inputs first, as a changed input changes all later ones."""
+    """Return each transformation's place and fingerprint, inputs first. The first difference causes all later ones."""
     nodes = [graph.sink, *itertools.islice(dict.fromkeys(graph.sink.subtree()), 1, MOST_TOLD)]
     return [place(node, seeds=False) for node in reversed(nodes)]
 
@@ -46,7 +46,7 @@ def place(node: Node, seeds: bool = True) -> tuple[str, int]:
 
 
 def fingerprint(node: Node, seeds: bool = True) -> int:
-    """Return 63 bits that identify a transformation and all that it reads, with the seeds of shuffles if `seeds`."""
+    """Return a 63-bit hash of a transformation and all that it reads. Seeds of shuffles count only if `seeds`."""
     of_graph = _known.setdefault(node.graph, {})
     if seeds not in of_graph:
         of_graph[seeds] = _Fingerprints(node.graph.definition, seeds, _contents.setdefault(node.graph, {}))

@@ -46,7 +46,7 @@ def start_worker(
     """Start a worker, and return it once the dispatcher has answered its registration.
 
     Args:
-        transfer_address: `HOST:PORT` that also sends batches, by headrace's own protocol. If empty, only gRPC does.
+        transfer_address: `HOST:PORT` for batches by headrace's own protocol, beside gRPC. If empty, there is only gRPC.
 
     Raises:
         HeadraceError: the port of `transfer_address` is taken.

@@ -64,7 +64,7 @@ class Node:
 
     @cached_property
     def function_ops(self) -> set[str]:
-        """The types of `operations`."""
+        """The operation types that occur in `operations`, such as `RandomUniform`."""
         return {each.op for each in self.operations}
 
     @property
@@ -173,7 +173,7 @@ class DatasetGraph:
                 waiting += [each.name for value in node.attr.values() for each in graphdef.called(value)]
 
     def constant(self, edge: str) -> NDArray[Any]:
-        """Return the value of a constant. Raises `InputError` if the value is known only later."""
+        """Return the value of a constant. Raises `InputError` if another operation computes the value."""
         node = self.behind(edge)
         if node.op != "Const":
             raise InputError(f"an argument of the dataset is computed by {node.op}: give a constant instead")
@@ -188,8 +188,8 @@ class DatasetGraph:
     ) -> tf.data.Dataset:
         """Return the dataset that ends with this transformation, as flat tuples; see `spliced` and `build`.
 
-        With `for_size`, the result serves only to ask for its size. It keeps sizes that the script asserts, which would
-        be wrong for a part of the dataset. Its large constants have no content, so that they are not copied.
+        With `for_size`, ask the result only for its size: its large constants are empty, so that they are not copied.
+        Without `for_size`, finite sizes that the script asserts are dropped: a part of the dataset has fewer elements.
         """
         return tf.data.experimental.from_variant(self._made(node, new or {}, for_size, ordered), node.specs)
 

@@ -1,6 +1,6 @@
-"""Agreement of the ranks, through torch.distributed's store: on the order of each epoch, and on the end of streams.
+"""Let ranks agree on the order of each epoch and on the end of streams, through torch.distributed's store.
 
-When an epoch of a loader begins, rank 0 publishes its configuration and order, and the other ranks compare theirs.
+When an epoch begins, rank 0 publishes its loader's configuration and order; other ranks compare their loaders with it.
 Without the comparison, ranks that differ would silently train on some samples twice.
 """
 
@@ -21,7 +21,7 @@ from headrace.errors import DeadlineError, InputError
 
 FIRST_POLL_S, LONGEST_POLL_S = 0.0005, 0.02
 LAST_STEP_S = 10.0
-"""Most seconds that rank 0, whose process holds the store, waits until all ranks know that the stream has ended."""
+"""Limit in seconds on rank 0's wait until all ranks know that the stream has ended. Rank 0's process has the store."""
 STATES_KEPT = 8
 """How many of a shard's latest states are published. Rank 0, which saves checkpoints, may be a few steps behind."""
 _ENDED = 1 << 24
