@@ -169,4 +169,4 @@ def test_a_plan_says_what_is_cheaper_than_hosts_from_the_runs_own_script_and_arg
     assert "headrace lint cannot examine" in printed.err and "batches made by" in printed.out
     (run / "algo-1/input/config/hyperparameters.json").unlink()
     assert main(["plan", str(run), "--lint"]) == 2
-    assert "--lint needs the run's own files" in capsys.readouterr().err
+    assert "--lint is for runs on this machine" in capsys.readouterr().err

@@ -140,7 +140,7 @@ def test_ranks_in_different_passes_over_a_stream_are_the_root_cause_with_the_rul
     waits = format_event(WAITS_FOR_ENDS, stream="val", rank=0, batches=2, ranks="1", why=urllib.parse.quote(why))
     log.label(f"[1,0]<stdout>:{waits}")
     cause = diagnose("algo-2", "11 s (stall_timeout_s)", log, {}, "data")
-    assert cause.message.endswith(f"rank 0 waits until ranks 1 say if their dataset 'val' goes on: {why}")
+    assert cause.message.endswith(f"rank 0 waits until ranks 1 say if dataset 'val' has more data: {why}")
 
 
 def test_otherwise_the_trainer_waits_for_data():

@@ -92,7 +92,7 @@ class HostRun:
         self.state.publish()
 
     def start_trainer(self) -> Child:
-        """Start mpirun with all ranks; if the toolkit has done so, start only this launcher's own rank."""
+        """Start mpirun with all ranks. If SageMaker's toolkit has started mpirun, start only this launcher's rank."""
         plan = self.plan
         if plan.rank:
             command = rank_command(plan)
@@ -133,9 +133,9 @@ class HostRun:
             self.state.publish()
 
     def failed_rank(self, fallback: RootCause) -> RootCause:
-        """Return the failure of the rank that failed first, from mpirun's output or else from this host's files.
+        """Return the failure of the rank that failed first, from mpirun's output or else from the ranks' failure files.
 
-        If the toolkit starts the ranks, this launcher sees the output of only one, so it reads the files first.
+        If SageMaker's toolkit starts the ranks, this launcher sees only one rank's output. Then the files come first.
         """
         left = first_failure(self.plan.paths.signal_dir, self.state.host)
         if left and self.plan.rank:
@@ -144,7 +144,7 @@ class HostRun:
         return left if left and (found is fallback or WITHOUT_A_WORD in found.message) else found
 
     def wait(self, timeout_s: float = TICK_S) -> None:
-        """Act on events for `timeout_s`. Return early after any event but a status that has only new measurements.
+        """Act on events for `timeout_s`. Return early after an event that is more than another host's new measurements.
 
         Raises:
             SetupError: the MPI daemon cannot be started.

@@ -16,7 +16,8 @@ def script_arguments(argv: Sequence[str], hyperparameters: Path) -> list[str]:
     """Return the launcher's arguments that the user meant for the training script, as `--name value`.
 
     Args:
-        hyperparameters: the host's hyperparameters.json. Other arguments are left out: the toolkit has added them.
+        hyperparameters: the host's hyperparameters.json. Arguments that this file lacks are left out: SageMaker's
+            toolkit has added them.
     """
     try:
         given = json.loads(hyperparameters.read_text(encoding="utf-8"))

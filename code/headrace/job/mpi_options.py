@@ -16,11 +16,13 @@ _REFUSED |= dict.fromkeys(("-n", "--n", "-np", "--np", "-c"), "give --processes_
 
 
 def split_mpi_options(text: str) -> tuple[str, ...]:
-    """Return the words of `--custom_mpi_options`; the toolkit's `--NCCL_DEBUG LEVEL` becomes `-x NCCL_DEBUG=LEVEL`.
+    """Return the words of `--custom_mpi_options` for mpirun.
+
+    `--NCCL_DEBUG LEVEL`, an option of SageMaker's training toolkit, becomes `-x NCCL_DEBUG=LEVEL`.
 
     Raises:
-        InputError: quotes are not closed, the first word is no option, a parameter is the launcher's own, or mpirun
-            would not run the script.
+        InputError: a quote is not closed, the first word does not begin with `-`, or a word is an option or parameter
+            that users must not set.
     """
     try:
         words = shlex.split(text)

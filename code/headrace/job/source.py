@@ -29,7 +29,7 @@ MAX_SOURCE_BYTES, MAX_SOURCE_FILES = 200 * 1024 * 1024, 50_000
 _LIBRARIES = frozenset(("grpc", "mpi4py", "numpy", "psutil")).union(*(each.modules for each in FRAMEWORKS.values()))
 _IMPORTED_BY_NOBODY = frozenset(("antigravity", "idlelib", "this", "trace", "turtle", "turtledemo"))
 IMPORTED_ON_HOSTS = _LIBRARIES | (sys.stdlib_module_names - _IMPORTED_BY_NOBODY)
-"""Names of modules, of Python and of libraries, that hosts may import. The user's files must not shadow them."""
+"""Modules of Python and of libraries that hosts may import. A user's file must not have the name of one of them."""
 _SECRET_NAMES = (
     ".env", ".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*",
     ".netrc", ".pypirc", ".npmrc", "credentials", "credentials.json", "*service_account*.json", "*.kdbx",

@@ -18,7 +18,7 @@ def shuffle_after_batch(subject: Subject) -> Iterator[Finding]:
         if not batches or any(each.kind == "Shuffle" for each in above[batches[0] :]):
             continue
         size, buffer = batch_size(above[batches[0]]), static(argument_of(stage.dataset, "buffer_size"))
-        cost = f"the same {size} elements always come together, and its buffer holds {buffer} batches"
+        cost = f"the same {size} elements always share a batch, and the shuffle's buffer holds {buffer} batches"
         fix = f".shuffle({buffer}).batch({size}): shuffle before batch"
         yield Finding("shuffle-after-batch", where(stage), cost, float(max(size, 1)), "less memory for this buffer",
                       False, fix)  # fmt: skip
@@ -55,12 +55,12 @@ def sequential_interleave(subject: Subject) -> Iterator[Finding]:
             files = min(known) if known else 0
             if files != 1:
                 yield Finding("sequential-interleave", where(stage), f"one of {files or 'several'} open files is read "
-                              "at a time", float(files) or None, "faster reading at most, on slow storage", True,
+                              "at a time", float(files) or None, "faster reading from slow storage, at most", True,
                               ".interleave(…, num_parallel_calls=tf.data.AUTOTUNE)")  # fmt: skip
 
 
 def _unchanged(stage: Stage) -> Iterator[Stage]:
-    """Yield the stages before the given one, nearest first, as long as each maps, batches or passes on elements."""
+    """Yield the stages before `stage`, nearest first, while they map or batch elements or leave them unchanged."""
     while len(stage.inputs) == 1 and stage.inputs[0].kind in (*BETWEEN, *MAPS, *BATCHES):
         stage = stage.inputs[0]
         yield stage

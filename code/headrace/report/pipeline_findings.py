@@ -1,4 +1,4 @@
-"""Findings of `headrace lint` in a local run's script. To fix the script is cheaper than to rent hosts."""
+"""Find with `headrace lint` what to change in a local run's script. That may be cheaper than more hosts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def look_at(folder: Path, summary: Mapping[str, Any]) -> list[str]:
         given = json.loads(paths.hyperparameters.read_text(encoding="utf-8"))
         values = {name: str(json.loads(value)) for name, value in given.items() if not name.startswith("sagemaker_")}
     except (OSError, ValueError, AttributeError) as error:
-        raise InputError(f"--lint needs the run's own files, which local runs have ({error}); leave it out") from error
+        raise InputError(
+            f"--lint is for runs on this machine, and cannot read this run's files ({error}); leave --lint out"
+        ) from error
     script = paths.code_dir / values.get("training_script", "train_dnn.py")
     if not FRAMEWORKS[values.get("framework", DEFAULT.name)].has_lint:
         linted = " or ".join(each.title for each in FRAMEWORKS.values() if each.has_lint)

@@ -2,8 +2,8 @@
 
 No other module of headrace imports `tensorflow.python` or reads an attribute with an underscore. So when a new
 TensorFlow renames something, only this file must change. `tests/integration/test_compat.py` checks that the installed
-version has all these names; TensorFlow 2.20 to 2.22 and Keras 3.12 to 3.15 have them. The one exception,
-`headrace.tensorflow.service.pywrap_servers`, has its own private names: servers start without TensorFlow's Python.
+version has all these names; TensorFlow 2.20 to 2.22 and Keras 3.12 to 3.15 have them. The one exception is
+`headrace.tensorflow.service.pywrap_servers`, with its own private names: it must do without `import tensorflow`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def inputs_of(dataset: Any) -> Sequence[tf.data.Dataset]:
 
 
 def functions_of(dataset: Any) -> Sequence[Any]:
-    """Return the functions that a dataset calls. `function` is the traced form, `_func` the user's Python function."""
+    """Return the functions that a dataset calls. Each has its traced form in `function`, its Python form in `_func`."""
     functions: Sequence[Any] = dataset._functions()
     return functions
 

@@ -1,7 +1,7 @@
-"""The names of `horovod.tensorflow.keras`, for Keras 3.
+"""A replacement for `horovod.tensorflow.keras` that works with Keras 3.
 
-Import this module instead: `import headrace.tensorflow.horovod_keras as hvd`. Horovod's own Keras
-module does not work with Keras 3; its TensorFlow module does, and this one runs on it.
+Import it under Horovod's usual name: `import headrace.tensorflow.horovod_keras as hvd`. Horovod's own Keras module does
+not work with Keras 3. Horovod's TensorFlow module does, and this module is built on it.
 
 Horovod is built without XLA operations, so `hvd.callbacks` and headrace's callbacks turn `jit_compile` off.
 """
@@ -95,9 +95,9 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     """Make an optimizer average the gradients of all ranks before it applies them. Start Horovod if needed.
 
     The optimizer keeps its class name and configuration, so a saved model loads anywhere as a plain Keras model. With
-    `gradient_accumulation_steps` only accumulated gradients are averaged. Pass a `LossScaleOptimizer` to this function
-    instead of wrapping the result in one: then all ranks skip the same steps. Under mixed_float16 `compile` wraps the
-    result; `callbacks.Measure` or the broadcast or metric callback of `hvd.callbacks` then makes ranks skip alike.
+    `gradient_accumulation_steps` only accumulated gradients are averaged. Pass a `LossScaleOptimizer` to this function;
+    if you wrap the result in one, ranks skip different steps. Under mixed_float16 `compile` wraps the result: then
+    use `callbacks.Measure`, or the broadcast or metric callback of `hvd.callbacks`, so that ranks skip the same steps.
 
     Args:
         optimizer: a Keras 3 optimizer, or the name of one. An unused optimizer is changed in place; for a used one, a

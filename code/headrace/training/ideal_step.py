@@ -21,7 +21,10 @@ SETTLING = 0.25
 The first tens of short steps take up to a tenth longer than later ones.
 """
 _ERROR_OF_MEDIAN = 1.2533 / 1.349
-"""Factor from interquartile range ÷ √n to the standard error of a median, for normal values: 1.2533 σ ÷ 1.349 σ."""
+"""Factor that turns interquartile range ÷ √n into the standard error of the median.
+
+Of normally distributed values, the interquartile range is 1.349 σ, and the median's standard error is 1.2533 σ ÷ √n.
+"""
 
 
 @dataclass(frozen=True)

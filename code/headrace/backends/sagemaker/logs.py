@@ -77,7 +77,7 @@ class LogTail:
         return True
 
     def _complain(self, error: HeadraceError) -> None:
-        """Print an error, but only the first of a row. Do not raise: a job can be followed without its logs."""
+        """Print the first of several errors in a row. Do not raise: a job can be followed without its logs."""
         self._is_denied = is_denied(error)
         if self._is_denied:
             self._say(f"{error}; following {self._job_name} without its logs")

@@ -34,7 +34,7 @@ SERVICE = "headrace.Control"
 MAX_MESSAGE_BYTES = 256 * 1024
 """Largest call in bytes. It is small because clients can send calls before they are authenticated."""
 MAX_REPLY_BYTES = 16 << 20
-"""Largest reply in bytes. A dnn host replies with its status. Each of its ranks counts the batches of each worker: with
+"""Largest reply in bytes. The largest is a dnn host's status: each of its ranks counts the batches of each worker. With
 8 ranks on the host, and 8,000 workers on 1,000 hosts, that is 5 MB."""
 CALL_TIMEOUT_S = 3.0
 REFUSAL_LOG_INTERVAL_S = 5.0
@@ -126,7 +126,7 @@ class ControlServer:
         return grpc.unary_unary_rpc_method_handler(handle)
 
     def _stream(self, name: str, take: StreamHandler) -> grpc.RpcMethodHandler:
-        """Return the handler of a stream. Its first message is authenticated and announces the raw ones after it."""
+        """Return the handler of a stream. Its first message is signed, and describes the unsigned chunks after it."""
 
         async def handle(messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> bytes:
             try:

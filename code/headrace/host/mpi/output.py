@@ -55,7 +55,7 @@ class RankLog:
     """Reader of the trainer's output that tells who wrote each line and which rank failed first. Thread-safe.
 
     Args:
-        trainer: author of lines that mpirun has not tagged: `mpirun`, or `rankN` if the toolkit starts the ranks.
+        trainer: author of lines without mpirun's tag: `mpirun`, or `rankN` if SageMaker's toolkit starts the ranks.
     """
 
     def __init__(self, leader: str, hosts: Sequence[Host], ranks_per_host: int, trainer: str = MPIRUN) -> None:
@@ -97,7 +97,7 @@ class RankLog:
             self.lines += not (complains or missing)
             if event and event.name == WAITS_FOR_ENDS:
                 told = {"rank": "?", "stream": "?", "ranks": "?", **event.fields}
-                words = "rank {rank} waits until ranks {ranks} say if their dataset {stream!r} goes on".format_map(told)
+                words = "rank {rank} waits until ranks {ranks} say if dataset {stream!r} has more data".format_map(told)
                 why = urllib.parse.unquote(told.get("why", ""))
                 self.waits_for_ends = f"{words}: {why}" if why else words
             if event and event.name == WAITS_FOR_RANKS:

@@ -83,12 +83,12 @@ class ResourceUsage:
             self._frozen = self.report()
 
     def report(self) -> dict[str, Any]:
-        """Return the use since `mark`.
+        """Return the use since `mark`, in these fields (`gpu`: see `Gpus.report`).
 
         `utilization`: used share of the host's `cpus`, 0 to 1. `seconds`, `seconds_by_name`: CPU seconds by kind and by
-        name of child. `since`, `over_s`: monotonic start and length of the count. `memory_bytes`, `most_memory_bytes`:
-        now and at most; shared memory counts for each process. `memory_total_bytes`: the machine's. `network_bytes`:
-        `in` and `out`; None if other hosts share the network. `gpu`: see `Gpus.report`.
+        name of child. `since`: start, on the monotonic clock. `over_s`: seconds since then. `memory_bytes`: resident
+        size of all children together; shared memory counts for each process. `most_memory_bytes`: its maximum.
+        `memory_total_bytes`: the machine's memory. `network_bytes`: `in` and `out`; None if hosts share the network.
         """
         if self._frozen:
             return self._frozen

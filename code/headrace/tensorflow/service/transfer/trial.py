@@ -1,4 +1,4 @@
-"""Send batches of every kind from a worker to a reader in another process, so that `build.py` can try the library."""
+"""Try a transfer library for `build.py`: send batches of every kind from a worker to a reader in another process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ sys.stdin.read()  # until the reader is gone, however it went
 
 
 def main(library: str) -> int:
-    """Send all batches. Return 0 if they arrive unchanged, by the protocol; else print what is wrong, and return 1."""
+    """Send all batches. Return 0 if they arrive unchanged, by headrace's protocol; else print why not, and return 1."""
     dispatcher, worker, transfer = (str(port) for port in free_ports(3))
     with tempfile.TemporaryDirectory(prefix="headrace-trial-") as work_dir:
         servers = subprocess.Popen(
@@ -53,7 +53,7 @@ def main(library: str) -> int:
             servers.kill()
             servers.communicate()
     if batches_received(Path(library)) < ELEMENTS:
-        wrong.append("batches did not come by the protocol")
+        wrong.append("the batches were not sent by headrace's transfer protocol")
     print("\n".join(wrong))
     return int(bool(wrong))
 
@@ -75,7 +75,7 @@ def _differences(tf: Any, service: str) -> list[str]:
     if len(arrived) != len(expected):
         return [f"{len(arrived)} elements came of {len(expected)}"]
     return [
-        f"element {n}: {name} is not what it was"
+        f"element {n}: {name} has changed on the way"
         for n, (one, other) in enumerate(zip(expected, arrived, strict=True))
         for name in one
         if one[name].tolist() != other[name].tolist()
