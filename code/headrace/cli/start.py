@@ -107,7 +107,7 @@ def check_installation(modules: Sequence[str], framework: str = DEFAULT.name) ->
 
 def _run_here(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
-        raise InputError("--dry_run shows a request to SageMaker; leave out --no-is_cloud_job")
+        raise InputError("--dry_run shows a request to SageMaker; a local job has none: leave out --no-is_cloud_job")
     spec = build_spec(arguments, datetime.datetime.now(datetime.timezone.utc), read_instances())
     cpus = parse_cpus(arguments.cpus or "", arguments.is_hetero)
     common = ("mpi4py", "psutil", "grpc", "pyroute2", "pathspec", "packaging")

@@ -88,7 +88,7 @@ class InstanceTable:
                     f"--price {text!r} is not of the form TYPE=USD_PER_HOUR, such as ml.c5.18xlarge=3.67"
                 ) from None
             if name not in types:
-                raise InputError(f"--price: the table has no {name!r}; give a table that has it with --prices")
+                raise InputError(f"--price: the table has no {name!r}; use --prices to give a table that has it")
             types[name] = replace(types[name], usd_per_hour=usd)
         return replace(self, types=types, dated=self.dated + (f", but --price {', '.join(given)}" if given else ""))
 

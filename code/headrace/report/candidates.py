@@ -51,7 +51,7 @@ class Option:
 
     @property
     def cost_per_sample(self) -> float:
-        """Cost of a sample, to compare options. Its unit is open; only ratios have a meaning."""
+        """Cost of a sample, only to compare options: a ratio of two has a meaning, the number alone has none."""
         return self.cost_per_hour / self.samples_per_s
 
     def flags(self, run: Measured) -> str:
@@ -71,7 +71,7 @@ class Option:
     def _ranks(run: Measured) -> str:
         """Return the flag for ranks per host; empty if start_job.py chooses the same number by itself.
 
-        If a simulated run stands for an instance type, the flag is left out, and that type's default counts.
+        If `--as` gave a simulated run an instance type, the flag is empty too: that type's default number is used.
         """
         own = max(run.trainer_type.gpus, 1) if run.trainer_type else LOCAL_PROCESSES_PER_HOST * run.is_simulated
         as_by_itself = run.stands_for_type or run.ranks_per_host == own

@@ -104,7 +104,7 @@ def _notes(runs: Runs, prices: Sequence[Price | None], dated: str) -> list[str]:
         "CPU figures and bytes count from the first step to the end of training.",
     ]
     if any(prices):
-        notes.append(f"Costs: {dated}, storage not counted. They are for all hosts, during the steps of training.")
+        notes.append(f"Costs are for all hosts during the steps of training, without storage. Prices: {dated}.")
         notes.append("Simulated hosts are priced as the types given with --as.")
     return notes + _unread(runs)
 
@@ -128,7 +128,7 @@ def _parser() -> argparse.ArgumentParser:
         "--output", type=Path, metavar="DIR", help="folder for page and plots (default: the last run's)"
     )
     parser.add_argument("--as", dest="stands_for", action="append", metavar="[GROUP=]TYPE",
-                        help="the instance type that hosts of simulated runs are priced as; repeatable: "
+                        help="the instance type whose price is used for simulated hosts; repeatable: "
                              "--as dnn_group=ml.p4d.24xlarge --as data_group=ml.c5.18xlarge")  # fmt: skip
     parser.add_argument("--price", action="append", metavar="TYPE=USD", help="your hourly price of a type; repeatable")
     parser.add_argument("--prices", type=Path, metavar="CSV", help="your own table, with the columns of instances.csv")

@@ -1,7 +1,7 @@
 """Make endless, shuffled streams of elements that a later run can continue.
 
 Workers get numbered positions, one at a time. Seed and epoch alone decide which unit (a file or a block) is at a
-position. An element's tag is its position and its place in the unit. A ledger records the tags of trained elements.
+position. A tag is a unit's position and an element's place in the unit. A ledger records the tags of trained elements.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _END = np.iinfo(np.int64).max >> PLACE_BITS
 class Shards:
     """A stream that a later run can continue. Make it by `of_files`, `of_dataset` or `of_indices`.
 
-    `map`, `shuffle` and `batch` work as a dataset's do. Pass their result to `data.distribute`, and leave that call's
-    options `sharding` and `shared` at their defaults: otherwise elements come several times. If a filter removes an
-    element, the ledger waits for it for two epochs or more, and then counts it as skipped.
+    `map`, `shuffle` and `batch` work as in tf.data. Pass their result to `data.distribute`, and leave its options
+    `sharding` and `shared` at their defaults: otherwise elements come several times. If a filter removes an element,
+    the ledger of trained elements waits for it for two epochs or more, and then counts it as skipped.
 
     Attributes:
         elements: the number of elements in an epoch.
@@ -120,7 +120,7 @@ class Shards:
         Args:
             listing: the dataset, neither batched nor repeated. Do costly work, such as decoding, in the stream's `map`.
             block: elements that a worker gets at once. Only the order of blocks is shuffled, so shuffle the stream too.
-                There are at most 32 blocks if a block is read from the dataset's start (such as lines of files).
+                At most 32 (larger) blocks are made if each is read from the dataset's start, as with lines of files.
 
         Raises:
             InputError: the order is not fixed, there is no end, or there are no elements.
@@ -205,13 +205,13 @@ class Shards:
             self.ledger.add(everyones)
 
     def _share_ledger(self) -> None:
-        """Copy rank 0's ledger to all ranks, since only rank 0's records what all ranks have consumed."""
+        """Copy rank 0's ledger to all ranks, since no other ledger has what all ranks have consumed."""
         if self._steps and collectives.size() > 1:
             self.gather()
             self.ledger.restore(collectives.same_on_all_ranks(self.ledger.state(), "headrace.ledger"))
 
     def state(self) -> dict[str, Any]:
-        """Return the ledger for a checkpoint. `repeated` estimates how many elements of other ranks it still lacks."""
+        """Return the ledger for a checkpoint. `repeated` is about the number of other ranks' elements not in it yet."""
         unknown = sum(map(len, self._not_gathered)) * (collectives.size() - 1)
         self.ledger.add(np.concatenate([np.zeros(0, np.int64), *self._not_gathered]))
         return {"what": self._what, "repeated": unknown, **self.ledger.state()}
@@ -276,7 +276,7 @@ class TaggedDataset:
 
 
 def _without(dataset: tf.data.Dataset, numbers: NDArray[Any]) -> tf.data.Dataset:
-    """Return a dataset without the elements that are in the sorted `numbers`. Of a tuple the first component counts."""
+    """Return a dataset without the elements that are in the sorted `numbers`, or whose first component is in them."""
     if not len(numbers):
         return dataset
     left_out = tf.constant(numbers, tf.int64)

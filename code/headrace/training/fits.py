@@ -39,15 +39,15 @@ class Fit:
         return self.times.all.mean_ms()
 
     def ideal_ms(self) -> float:
-        """Return the milliseconds of a step that waits for nothing; 0: not known."""
+        """Return the ms of a step that waits for nothing, at most the median of the latest steps; 0: not known."""
         return self.times.ideal_ms(self.times.all)
 
     def mean_ideal_ms(self) -> float:
-        """Return the mean milliseconds of a step that waits for nothing; 0: not known."""
+        """Return the mean ms of a step that waits for nothing, with rare, slow callbacks included; 0: not known."""
         return self.times.mean_ideal_ms(self.times.all)
 
     def computing_ms(self) -> float:
-        """Return a step's milliseconds without waiting; its whole time if neither waiting nor ideal step is known."""
+        """Return a step's ms without its waiting; if that is not known, the ideal step's, or else the whole step's."""
         return self.times.all.without_waiting_ms() or self.mean_ideal_ms() or self.step_ms()
 
 
@@ -79,8 +79,8 @@ def together(fits: Sequence[Fit]) -> dict[str, Any]:
 def step_parts_ms(fits: Sequence[Fit]) -> dict[str, float | None]:
     """Return the parts of a step in milliseconds; they add up to the mean step.
 
-    `waiting`: the wait for the batch; if it was not measured, the step less the ideal step.
-    `copying`: the wait for the batch's copy to the GPU; None: not known, then counted in `waiting`.
+    `waiting`: the wait for the batch. If it was not measured: the step's time less the ideal step's.
+    `copying`: the wait for the batch's copy to the GPU. None if it is not known; then `waiting` includes it.
     `computing`: the rest, such as Python, kernel launches and arithmetic.
     """
     step_ms = _mean(Fit.step_ms, fits)
@@ -96,7 +96,7 @@ def step_parts_ms(fits: Sequence[Fit]) -> dict[str, float | None]:
 
 
 def _mean_of_known(figure: Callable[[Fit], float], fits: Sequence[Fit]) -> float:
-    """Return a figure's mean over all steps of the fits in which it is known (not 0); 0: it is known in none."""
+    """Return a figure's mean over all steps, without the fits where it is 0 (not known). Return 0 if none is left."""
     return _mean(figure, [fit for fit in fits if figure(fit)])
 
 

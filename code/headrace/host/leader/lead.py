@@ -162,7 +162,7 @@ class Leader:
         return self._times.has_reached("first_step")
 
     def _missing_for_data(self) -> list[str]:
-        """Return what ranks wait for. Once the data service can decide (such as on a protocol), tell all hosts."""
+        """Return what ranks wait for. Tell all hosts once the data service has decided, such as on a protocol."""
         run, reports = self._run, self._reports()
         if self._decision is None:
             self._decision = run.service.decide(reports, self._hosts.lost, time.monotonic())

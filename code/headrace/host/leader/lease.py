@@ -1,6 +1,6 @@
-"""The leader's lease with one other host: a thread renews it until the outcome is delivered.
+"""Call one other host in a thread, to renew its lease with the leader, until the host has the job's outcome.
 
-A host may be silent for `Settings.lease_s`. This module decides how often the leader calls it.
+A host that has not answered for `Settings.lease_s` seconds is lost. This module decides how often the leader calls it.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.tensorflow.resume import Shards
 
 STOPPING_S = 30.0
-"""Seconds that rank 0 waits for the launcher to end the job, after the checkpoint that a stop request causes."""
+"""Seconds that rank 0, asked to stop and with its checkpoint saved, waits for the launcher to end the job."""
 WEIGHTS_FILE = "model.weights.h5"
 LEDGER_FILE = "ledger.json"
 PROGRESS_FILE = "progress.json"
@@ -32,11 +32,11 @@ EPOCH_OVER = "the resumed epoch is over"
 
 
 class Checkpoint(StepCallback):
-    """Keeps a checkpoint of each epoch, and more in long epochs, on rank 0. Resumes from the newest complete one.
+    """Saves checkpoints on rank 0, after each epoch and within long epochs. Resumes from the newest complete one.
 
     Each epoch ends with a folder `epoch-NNNN`. Within an epoch a folder `epoch-NNNN-step-NNNNNN` is written every
-    `every_s` seconds, and when the job is asked to stop. A folder gets its name only when all its files are on disk. A
-    checkpoint also holds the position in the data of `data.Shards`.
+    `every_s` seconds, and when the job is asked to stop. A folder gets its name only when all its files are on disk.
+    With `data.Shards` a checkpoint also records which elements have been trained on.
 
     Args:
         folder: the folder of the checkpoints; by default the job's.
@@ -61,7 +61,7 @@ class Checkpoint(StepCallback):
         self._stream: Shards | None = None
 
     def keep_stream(self, stream: Shards) -> Any:
-        """Add the stream's state to later checkpoints. Rank 0 gets its state in the newest one, others None."""
+        """Save the stream's state in later checkpoints. Return the newest checkpoint's state on rank 0, else None."""
         self._stream = stream
         return self._folder.record(LEDGER_FILE) if collectives.rank() == 0 else None
 
@@ -106,8 +106,8 @@ class Checkpoint(StepCallback):
     def restore(self, model: keras.Model) -> int:
         """Load the newest checkpoint, if there is one, and return the epoch to continue with (0 without a checkpoint).
 
-        After a checkpoint within an epoch, only the epoch's remaining steps are made. If Keras does not know the number
-        of steps, the previous epoch's number is used; if there is none, the whole epoch is made again. Call this on
+        After a checkpoint within an epoch, only the epoch's remaining steps are made. If Keras does not know an epoch's
+        number of steps, it is taken from the epoch before; a first epoch is then made again as a whole. Call this on
         every rank: rank 0 reads the checkpoint, and all ranks get its weights and optimizer state. Raise `InputError`
         if the model has no weights yet, or if the checkpoint is of another model.
         """

@@ -34,7 +34,7 @@ AROUND = (
     "give fit hvd.callbacks.BroadcastGlobalVariablesCallback(0) instead"
 )
 _applying = threading.local()
-"""State of a thread. `reduced` is True while an optimizer, or the one it wraps, applies averaged gradients."""
+"""State of each thread. `reduced`: the gradients are averaged, so an inner optimizer must not average again."""
 _told: list[str] = []
 
 
@@ -164,7 +164,7 @@ def prepare(model: keras.Model) -> None:
 
     Under mixed_float16 `compile` wraps the given optimizer in a LossScaleOptimizer. If gradients overflow, the wrapper
     skips the step and does not call the inner optimizer, which averages. If only rank 1 skipped step 7, its gradients
-    of step 8 would be averaged with rank 0's of step 7. So the wrapper is made to average: all ranks skip, or none.
+    of step 8 would be averaged with rank 0's of step 7. So this makes the wrapper average: all ranks skip, or none.
 
     XLA compilation, which Keras chooses by itself on a GPU, is turned off: Horovod has no XLA operations.
     """

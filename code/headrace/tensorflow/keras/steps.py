@@ -36,8 +36,8 @@ class StepCallback(keras.callbacks.Callback):
     def ended(self) -> tuple[int, float]:
         """Return how many steps of this epoch have ended, as far as is known, and when the last of them ended.
 
-        At the epoch's end all are known. With `steps_per_execution` above 1, the epoch's last execution may get fewer
-        batches than steps. Keras counts all its steps; this method counts no more than the epoch has.
+        At the epoch's end all are known. For an epoch of 12 steps with `steps_per_execution=8`, Keras reports two
+        executions of 8 steps, so 16, although the second one gets only 4 batches. This method returns 12.
         """
         while self._ends:
             self._latest = max(self._latest, self._ends.popleft())

@@ -1,11 +1,11 @@
 """End a stream of batches on all ranks after the same number of batches.
 
 A rank that made one step more than another would wait in an allreduce forever. If the number of batches is known, all
-ranks read equally many (`with_steps`) without messages. It is unknown for a dataset that has a filter or is read from
-files. Then each rank tells rank 0 how many batches it has had, and rank 0 tells all ranks at which batch to end
-(`epoch_count`, over `messages`). With `pad`, a rank waits at its second batch until each rank has had a first one, and
-again at the end. All waiting is in TensorFlow operations. No stream calls Python, since Python could not exit during
-such a call.
+ranks read equally many (`with_steps`) without messages. If it is unknown, as after a filter or for records of files,
+each rank tells rank 0 how many batches it has had, and rank 0 tells all ranks at which batch to end (`epoch_count.py`,
+`messages.py`). With `pad`, a rank that has a second batch waits until every rank has had its first one, and a rank that
+has no batch left waits for the others. All waiting is in TensorFlow operations. No stream calls Python, since Python
+could not exit during such a call.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def with_steps(stream: tf.data.Dataset, steps: int, own: int = 0) -> tf.data.Dat
     """Return `steps` batches of a stream, with a known size. If the stream has fewer, its last batch is repeated.
 
     Args:
-        own: the stream's exact number of batches (0: unknown). Any beyond `steps` are read too, to fill caches.
+        own: the stream's exact number of batches (0: unknown). Batches beyond `steps` are read too, to fill caches.
     """
     if own >= steps:
         first = stream.enumerate().filter(lambda at, _: at < steps).map(lambda _, batch: batch)
@@ -65,7 +65,7 @@ def end_together(stream: tf.data.Dataset, uneven: str, name: str) -> tf.data.Dat
 
 
 def _with_last(stream: tf.data.Dataset) -> tf.data.Dataset:
-    """Return an endless dataset of (number, whether `stream` still has a batch, batch); the last batch is repeated."""
+    """Return an endless dataset of (index, whether `stream` has this batch, batch). The last batch is repeated."""
     spec = stream.element_spec
 
     def wrapped(*batch: Any) -> tf.Tensor:
@@ -128,7 +128,7 @@ class _Rank:
                 self._link.tell((number, epoch, batches, 0))
 
     def _close(self) -> None:
-        """End all waiting when Python exits, before Horovod and MPI end: these wait for other ranks."""
+        """End all waiting when Python exits. Horovod and MPI shut down only later, and then wait for other ranks."""
         self._link.close()
         self.outbox.enqueue(tf.constant(_STOP, tf.int64))
         self._sends.join(STOP_S)
@@ -163,7 +163,7 @@ class _Stream:
         self._news.close(cancel_pending_enqueues=True)
 
     def epochs(self) -> tf.data.Dataset:
-        """Return a dataset with just a new epoch's number. Deleting its iterator tells rank 0 that this rank ended."""
+        """Return a dataset of just a new epoch's number. Deleting its iterator reports the epoch's end to rank 0."""
 
         @tf.function(input_signature=[])
         def begin() -> tf.Tensor:
@@ -194,7 +194,7 @@ class _Stream:
         """Return whether the epoch continues with batch `at`; wait until this is decided."""
         tf.debugging.Assert(self._begun == number, [
             f"a second iterator over {self._name} has begun, so the first one cannot go on: a distributed dataset has "
-            "one iterator at a time. For a second one, call data.distribute on the dataset again, and read the result"
+            "one iterator at a time. For another, call data.distribute on the dataset again, and read its result"
         ])  # fmt: skip
         go_on = tf.cond(here, lambda: self._has(number, at), lambda: self._has_none(number, at))
         go_on.set_shape([])
@@ -218,8 +218,8 @@ class _Stream:
         if self._uneven == "drop":
             return tf.constant(False)
         tf.debugging.Assert(at > 0, [
-            f"rank {collectives.rank()} got no batch of {self._name}: it has none, or other ranks took them all; make "
-            "batches smaller, use fewer ranks, or have each rank read its own: data.split_by_rank"
+            f"rank {collectives.rank()} got no batch of {self._name}: it is empty, or other ranks took all batches; "
+            "make batches smaller, use fewer ranks, or let each rank read its own part with data.split_by_rank"
         ])  # fmt: skip
         limit, _ = self._wait(number, lambda limit, flags: tf.logical_or(limit > at, flags & ALL_ENDED > 0))
         return tf.logical_and(limit > at, self._begun == number)

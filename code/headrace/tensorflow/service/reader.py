@@ -23,8 +23,8 @@ REQUESTS = 8
 FEW_REQUESTS = 2
 """Batches that a rank requests ahead from a finite shared stream. With more, a rank could take most of a short one."""
 ASK_FOR_END_EVERY_MS = 100
-"""Milliseconds after which a rank asks the dispatcher again whether a pass is over. With TensorFlow's 1,000 each pass
-would take a second longer. Endless streams keep 1,000, and so send the dispatcher a tenth of the requests."""
+"""Milliseconds after which a rank asks the dispatcher again whether a finite pass is over. TensorFlow's 1,000 would
+make each pass a second longer. Endless streams keep 1,000, so that the dispatcher gets only a tenth of the requests."""
 _given: collections.Counter[str] = collections.Counter()
 
 

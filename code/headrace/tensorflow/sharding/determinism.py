@@ -10,7 +10,7 @@ from headrace.tensorflow.sharding.dataset_ops import EXPANDING
 
 _DECIDING = ("FilterDataset", "UniqueDataset", "TakeWhileDataset", "ScanDataset", "GroupByWindowDataset",
              "DirectedInterleaveDataset", *EXPANDING)  # fmt: skip
-"""Transformations that choose by the elements' values which element comes next."""
+"""Transformations in which the values of elements decide which element comes next."""
 ANEW = "its numbers differ in each pass"
 RANDOM = "it depends on random numbers"
 _RANDOM_OP = re.compile(r"^(?!Stateless).*(Random|Rng|TruncatedNormal|Multinomial|StatefulUniform|StatefulStandard)")
@@ -34,7 +34,7 @@ def disorder(node: Node) -> str:
 
 
 def draws_the_same(numbers: Node) -> bool:
-    """Return whether a `Dataset.random` is seeded (by itself or TensorFlow) and draws the same numbers in each pass."""
+    """Return whether a `Dataset.random` has its own or TensorFlow's seed, and draws the same numbers in each pass."""
     again = numbers.definition.op == "RandomDataset"  # version 2 may draw other numbers each time
     return again and has_seed(numbers)
 

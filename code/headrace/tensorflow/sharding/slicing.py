@@ -48,7 +48,7 @@ def in_blocks(
 
     Args:
         order: the order of the elements, if it is not the listing's own.
-        piece: returns a block's first element and size, if blocks leave gaps or differ in size (`size` is the largest).
+        piece: gives each block's first element and size, for blocks with gaps or of different sizes, at most `size`.
     """
 
     @tf.autograph.experimental.do_not_convert
@@ -174,7 +174,7 @@ def _whole(node: Node) -> tf.Tensor:
 
 
 def _in_order(node: Node, shuffled: Node) -> tf.Tensor:
-    """Return `shuffled` in the order that the seeds of the shuffle `node` produce. Each pass has this same order."""
+    """Return the listing `shuffled`, shuffled with the seeds of `node` into the same order in each pass."""
     numbers = {name: int(node.value(name)) for name in ("buffer_size", "seed", "seed2")}
     return raw.ShuffleDataset(
         input_dataset=_whole(shuffled), reshuffle_each_iteration=False, **numbers, **_types(shuffled)

@@ -94,7 +94,7 @@ def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> Prepare
 
 
 def register(datasets: list[tf.data.Dataset], service: str, compression: str | None, own: bool = False) -> list[str]:
-    """Register datasets with the dispatcher, and return their numbers: rank 0's or, with `own`, this rank's."""
+    """Register this rank's datasets with the dispatcher. Return rank 0's dataset IDs or, with `own`, this rank's."""
 
     def send() -> list[str]:
         to_dispatcher = tf.data.experimental.service.register_dataset
@@ -162,7 +162,7 @@ def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.
 def _for_workers(
     graph: DatasetGraph, sources: list[Source], orders: list[int], stream: str, share: Share | None
 ) -> list[tf.data.Dataset]:
-    """Return the datasets for the workers: one for all passes, or several. Each pass then reads the next one."""
+    """Return the datasets for the workers: one for all passes, or several, of which each pass reads the next one."""
     for source in sources if not (share and share.rank) else ():
         place = f"{source.node.kind}:{source.node.where}"
         elements = "endless" if source.elements == INFINITE else source.elements
@@ -179,14 +179,14 @@ def _for_workers(
 
 
 def _replaced(sources: list[Source]) -> dict[Node, Shuffle]:
-    """Return a dict of the shuffles that an order of their listing can replace; the keys are the listings."""
+    """Return the shuffles that can be replaced by reading their listing in a shuffled order. Keys: the listings."""
     return {each.node: each.shuffle for each in sources if each.shuffle and each.shuffle.is_replaceable}
 
 
 def _in_order(
     graph: DatasetGraph, sources: list[Source], shuffles: Mapping[Node, Shuffle], order: int, share: Share | None
 ) -> tf.data.Dataset:
-    """Return the dataset, made of blocks. Listings in `shuffles` come in the given order, without their own shuffle."""
+    """Return the dataset with its sources in blocks. Order number `order` replaces the shuffles in `shuffles`."""
     new: dict[Node, tf.data.Dataset] = {}
     for source in sources:
         blocks = tf.data.Dataset.range(share.pieces() if share else source.blocks)
@@ -207,10 +207,10 @@ def _in_order(
 
 
 def _keep_splits(graph: DatasetGraph, new: dict[Node, tf.data.Dataset], sources: Collection[Node]) -> None:
-    """Add an empty dataset to an input that would otherwise come whole to each worker, instead of in parts (splits).
+    """Concatenate an empty dataset to each input that every worker would otherwise make whole, not in parts (splits).
 
-    tf.data loses the splits of an input whose iterator is made late, as a shuffle and a repeat do. Every worker would
-    make all of `files.shuffle(n).interleave(…)`. A concatenation keeps the splits: docs/tensorflow-lost-splits.md.
+    In `files.shuffle(n).interleave(…)` the shuffle makes the iterator of `files` late, when tf.data has no splits. A
+    repeat does the same. A concatenation keeps the splits: docs/tensorflow-lost-splits.md.
     """
     for node in reversed(list(graph.sink.subtree(sources))):
         if node.op in _FORGETTING and node.inputs[0] not in new:
