@@ -1,4 +1,7 @@
-"""The workers also make the held-out batches, as a second stream. uneven="keep": ranks may get unequal numbers."""
+"""The workers also make the held-out batches, as a second stream.
+
+With uneven="keep", ranks may get unequal numbers of these batches.
+"""
 
 import headrace.tensorflow.horovod_keras as hvd
 import keras

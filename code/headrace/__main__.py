@@ -31,7 +31,7 @@ COMMANDS = {
         "image": ("headrace.tensorflow.check_image", "check that TensorFlow, Keras, Horovod and MPI here agree"),
     },
 }
-"""Commands by purpose, each with module and description. The module's `main` runs it, or the function after `:`."""
+"""Commands by purpose. Each has a module, whose `main` (or function after `:`) runs it, and a description."""
 DEPRECATED = {"start": "headrace.cli.start:start"}
 PLACES = DEPRECATED | {name: place for group in COMMANDS.values() for name, (place, _) in group.items()}
 """Modules by command, imported only when the command is called."""

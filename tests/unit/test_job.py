@@ -53,7 +53,7 @@ def test_all_hyperparameters_reach_the_script_beside_the_launchers_own():
         ({"hyperparameters": {"a b": "1"}}, "hyperparameter name 'a b'"),
         ({"hyperparameters": {"a": "\0"}}, "no program can get as an argument"),
         ({"hyperparameters": {"delimiter": ":"}}, "'delimiter' is ':', which mpirun reserves"),
-        ({"hyperparameters": {"sagemaker_program": "x.py"}}, "are the toolkit's; rename it"),
+        ({"hyperparameters": {"sagemaker_program": "x.py"}}, "SageMaker reserves sagemaker_…; rename it"),
         ({"channels": (Channel("x", "/d"), Channel("x", "/e"))}, "given twice"),
         ({"channels": (Channel("x", "/d", ("gpus",)),)}, "names group 'gpus'"),
         ({"source_dir": Path("/nowhere")}, "no such folder"),

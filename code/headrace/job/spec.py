@@ -18,11 +18,11 @@ MAX_INSTANCE_GROUPS = 5
 MAX_INSTANCES = 1000
 """Largest number of instances in a group. SageMaker allows more, but a larger number is probably a typing error."""
 MAX_PROCESSES = 999
-"""Largest number of workers, and of ranks, on a host: worker ports begin at 6001, transfer ports at 7001."""
+"""Largest number of workers, or of ranks, on a host. Worker ports begin at 6001 and must stay below 7001."""
 LOCAL_PROCESSES_PER_HOST = 2
 """The default number of ranks of a simulated dnn host."""
 DISTRIBUTIONS = ("launcher", "mpi")
-"""The programs that can start MPI on SageMaker: headrace's launcher, or the toolkit."""
+"""The programs that can start MPI on SageMaker: headrace's launcher, or (`mpi`) SageMaker's training toolkit."""
 ISOLATIONS = ("auto", "namespaces", "loopback")
 """The ways to simulate hosts on one machine; auto: namespaces if the machine allows them, else loopback."""
 _JOB_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
@@ -95,7 +95,7 @@ class JobSpec:
     left_out: tuple[Path, ...] = ()
     """Folders in the source dir, at any depth, that hosts do not get."""
     local_workers: str = "on"
-    """`on` if the dnn hosts of a job with data hosts make batches too, else `off`."""
+    """`on`: the dnn hosts, which train, also make batches. `off`: only the data hosts make batches."""
 
     def __post_init__(self) -> None:
         if not _JOB_NAME.fullmatch(self.job_name):
@@ -122,7 +122,7 @@ class JobSpec:
                 raise InputError(f"hyperparameter name {name!r} may hold letters, digits, '_' and '-' only")
             if name.startswith("sagemaker_"):
                 raise InputError(
-                    f"hyperparameter {name!r} would not reach the script: sagemaker_… are the toolkit's; rename it"
+                    f"hyperparameter {name!r} would not reach the script: SageMaker reserves sagemaker_…; rename it"
                 )
             if _NO_ARGUMENT.search(value):
                 raise InputError(f"hyperparameter {name!r} is {value!r}, which no program can get as an argument")
@@ -161,8 +161,8 @@ class JobSpec:
         theirs = source_files(self.source_dir, self.left_out)
         if Path(self.training_script) not in theirs:
             raise InputError(
-                f"--training_script {self.training_script} would not reach the hosts: it is in a virtual environment, "
-                "or a .gitignore, --output_dir, a --channel or --checkpoint_s3_uri excludes it or its folder; move it"
+                f"--training_script {self.training_script} would not reach the hosts: it or its folder is in a virtual "
+                "environment, or excluded by a .gitignore, --output_dir, a --channel or --checkpoint_s3_uri; move it"
             )
         refuse_shadows(self.source_dir, theirs)
 

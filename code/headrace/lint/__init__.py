@@ -1,1 +1,1 @@
-"""`headrace lint`: find what costs most in a training script's tf.data pipeline by looking at the pipeline itself."""
+"""`headrace lint`: find what costs most in a training script's tf.data pipeline, without training."""

@@ -12,9 +12,9 @@ import tensorflow as tf
 from headrace.tensorflow import compat
 
 Start = Callable[[Any], bool]
-"""Function that takes a tensor and returns whether to mark it, so that `flow` follows its values."""
+"""Function that returns True for a tensor that `flow` is to mark, in order to find what is made from it."""
 Consumer = tuple[str, Any]
-"""A use of a marked tensor: an operation's type (`crop` if it cuts) and first result, or a stage's kind and None."""
+"""A use of a marked tensor: (operation type, first result), with type `crop` for a crop, or (stage kind, None)."""
 BATCHES = ("Batch", "ParallelBatch", "PaddedBatch", "DenseToRaggedBatch")
 MAPS = ("Map", "ParallelMap")
 PASSING = ("Options", "Prefetch", "Shuffle", "Repeat", "Take", "Skip", "Shard", "AssertCardinality", "IgnoreErrors")
@@ -27,7 +27,7 @@ PIXELS_THROUGH = {
     "Round", "ScaleAndTranslate", "Select", "SelectV2", "Slice", "Squeeze", "StopGradient", "StridedSlice", "Sub",
     "Transpose", *BATCHES, "Cache",
 }  # fmt: skip
-"""Operations and stages whose results are pixels if their operands are: one byte per value is still enough."""
+"""Operations and stages that make pixels from pixels. Like their inputs, the results need only one byte per value."""
 _RANDOM = re.compile(r"Random|Rng|TruncatedNormal|Multinomial|Stateful(Uniform|StandardNormal)")
 _CALLS = {
     "PartitionedCall": ("f",),
@@ -129,12 +129,12 @@ def batch_size(stage: Stage) -> int:
 
 
 def flow(stage: Stage, start: Start, through: Collection[str], consumers: list[Consumer]) -> list[bool]:
-    """Follow marked tensors through a pipeline; return whether each component of a stage's elements is marked.
+    """Follow tensors that `start` marks through a pipeline; return which components of a stage's elements are marked.
 
     Args:
-        start: returns whether to mark a tensor, whatever it is made from.
-        through: types of operations and stages that pass marks on: their result is marked if an operand is.
-        consumers: a list. Each use of a marked tensor that passes no mark on is added to it.
+        start: returns True for a tensor to mark, such as a decoded JPEG, even if it is made from unmarked tensors.
+        through: types of operations and stages whose results are marked if one of their inputs is.
+        consumers: list to which the uses of marked tensors by other operations and stages are added.
     """
     given = [mark for each in stage.inputs for mark in flow(each, start, through, consumers)]
     if stage.kind in MAPS:
@@ -151,7 +151,7 @@ def flow(stage: Stage, start: Start, through: Collection[str], consumers: list[C
 def flow_in_graph(
     graph: Any, given: Sequence[bool], start: Start, through: Collection[str], consumers: list[Consumer]
 ) -> list[bool]:
-    """Follow marked tensors through a function's graph; return each result's mark. `given`: the arguments' marks."""
+    """Do what `flow` does in a function's graph, whose arguments have the marks `given`; return its results' marks."""
     marks: dict[str, bool] = {tensor.name: mark for tensor, mark in zip(graph.inputs, given, strict=False)}
     for op in graph.get_operations():
         marked = [marks.get(tensor.name, False) for tensor in op.inputs]

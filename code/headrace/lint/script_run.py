@@ -32,13 +32,13 @@ class Captured:
     """The datasets that a script made before its training."""
 
     wires: list[tf.data.Dataset] = field(default_factory=list)
-    """Datasets that `data.distribute` was given, in order."""
+    """Datasets that `data.distribute` was given, in the order of its calls."""
     shardings: list[str] = field(default_factory=list)
-    """The `sharding` argument of each call of `data.distribute`, in the same order."""
+    """The `sharding` argument of each call of `data.distribute`, in the order of `wires`."""
     sources: dict[int, str] = field(default_factory=dict)
     """Script line (`file:line`) that made each dataset, by its `id`. `kept` holds the datasets, so no id is reused."""
     distributed: list[tf.data.Dataset] = field(default_factory=list)
-    """Datasets that `data.distribute` returned, in the same order."""
+    """Datasets that `data.distribute` returned, in the order of `wires`."""
     trained: tf.data.Dataset | None = None
     """Dataset that training would have read; None if the script ended before its training."""
     kept: list[tf.data.Dataset] = field(default_factory=list)

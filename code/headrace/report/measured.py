@@ -16,7 +16,7 @@ from headrace.report.runs import was_interrupted
 FEW_STEPS = 20
 SHORT_EPOCH = 50
 RECEIVE_CPU_S_PER_BATCH = 3e-3
-"""Upper limit of the CPU seconds that count as a rank's cost of receiving a batch, besides the cost of its bytes."""
+"""Most CPU seconds that count as a rank's cost of receiving a batch, apart from its bytes; the rest is waiting."""
 NO_LIMIT = float("inf")
 
 
@@ -47,9 +47,9 @@ class Measured:
     outside_share: float
     """Share of the training time that was spent outside of steps."""
     own_step_s: float | None
-    """Seconds of a step that the formulas predict for the run's own hosts; None if these may share processors."""
+    """Step time in seconds that `predict` gives for the run's hosts; None if simulated hosts may share processors."""
     least_step_s: float | None
-    """Seconds of a step that the formulas predict if hosts share no processors. A real step is never shorter."""
+    """Step time in seconds that `predict` gives if hosts share no processors. It should not exceed the measured one."""
     notes: tuple[str, ...]
     """Assumptions behind the figures, and figures that were not measured."""
 
@@ -85,10 +85,10 @@ def measured(summary: Mapping[str, Any], table: InstanceTable, stands_for: Insta
         notes.append(f"the model's arithmetic is taken to last as long on {kind.name} as it did here")
         notes += _ranks_note(summary["world_size"] / len(dnn), kind, work.batch, len(dnn))
     elif not kind:
-        notes.append("networks are taken for unlimited")
+        notes.append("networks are taken to be unlimited")
     notes.append("vCPUs of all instance types are taken to be as fast as those of this run's hosts")
     if kind:
-        notes.append("networks are taken at the table's rates, but types of up to 16 vCPUs keep them for minutes only")
+        notes.append("networks are taken to reach the table's rates; types of up to 16 vCPUs do so for minutes only")
     elif summary.get("simulated"):
         notes.append("each host here is taken to have its processors to itself; hosts that share them are slower")
     trainer = group_of(len(dnn), kind) if kind else Group(len(dnn), dnn[0]["cpus"], NO_LIMIT)
@@ -135,7 +135,7 @@ def _least_step_s(work: Workload, trainer: Group, summary: Mapping[str, Any], ta
 
 
 def _ranks_note(ranks: float, kind: InstanceType, batch: int, hosts: int) -> list[str]:
-    """Return a note on a rank's batch size if ranks per host change from `ranks` to one per GPU of `kind`."""
+    """Return a note on a rank's batch size, unless the run's ranks per host, `ranks`, equal the GPUs of `kind`."""
     theirs = max(kind.gpus, 1)
     if ranks == theirs:
         return []
@@ -197,7 +197,7 @@ def _workload(summary: Mapping[str, Any], hosts: list[Mapping[str, Any]], scale:
         make = max(scale * workers_s / _samples_made(summary) - by_size, 0.0)
         if not compute:
             compute = max(rank - by_size, 0.0)
-            notes.append("the cost of receiving was not measured: it is taken from a sample's bytes")
+            notes.append("the cost of receiving was not measured: it is estimated from a sample's bytes")
         # Ranks also spend CPU time while they wait, for batches and for each other.
         most = by_size + scale * RECEIVE_CPU_S_PER_BATCH * summary["world_size"] / batch
         receive = min(max(rank - compute, 0.0), most)
@@ -214,7 +214,7 @@ def _workload(summary: Mapping[str, Any], hosts: list[Mapping[str, Any]], scale:
 
 
 def _ideal_s(summary: Mapping[str, Any]) -> float:
-    """Return the mean seconds of a step that does not wait for data. Slow calls of callbacks count, though rare."""
+    """Return the mean seconds of a step that does not wait for data, including rare slow calls of callbacks."""
     ideal_s = float(summary["ideal_step_time_ms"]) / 1000
     if not summary["between_steps_ms"]:
         return ideal_s

@@ -53,10 +53,10 @@ class DataLoader(TorchDataLoader[Any]):
 
     1. It takes torch's arguments, and yields the same batches whether data hosts or local workers make them.
     2. A batch depends only on seed, epoch, position, and the dataset as it was at the first `iter(loader)`. Workers
-       keep that copy, as with `persistent_workers=True`, and do not see later changes.
+       keep this dataset, as with `persistent_workers=True`, and do not see later changes.
     3. Afterwards only `loader.set_epoch(epoch)` reaches the workers: it selects the order and the random draws, and
        calls `dataset.set_epoch(epoch)` in each process that makes samples. Without it each `iter()` is the next epoch.
-    4. All ranks make the same loaders in the same order, with the same seed and data, and iterate alike.
+    4. All ranks make the same loaders in the same order, with the same seed and data, and iterate over them alike.
     5. The ranks share an epoch in `DistributedSampler`'s order and make equally many steps; up to `world − 1` samples
        repeat, or `drop_last` leaves some out. With `shard_by_rank=False` a rank takes all samples.
     6. Before each sample, these generators are seeded: the global ones of Python, NumPy and torch, and attributes of
@@ -71,7 +71,7 @@ class DataLoader(TorchDataLoader[Any]):
         be repeatable, and batches hold plain data. `headrace.torch.is_feed_server()` is true there.
 
     Args:
-        num_workers: worker processes in local mode, which stay for all epochs; 0: this process makes batches. Feed
+        num_workers: worker processes of this rank, which stay for all epochs; 0: the rank makes batches itself. Feed
             servers ignore it and use all processors of their hosts.
         prefetch_factor: batches made ahead for each worker, by default 2. On data hosts each processor has a worker,
             and the ranks share these workers.
@@ -143,7 +143,7 @@ class DataLoader(TorchDataLoader[Any]):
 
     @property
     def batch_sampler(self) -> Any:  # type: ignore[override]
-        """The script's batch sampler, or without one, for a map-style dataset, one that yields this rank's batches."""
+        """The script's batch sampler. If a map-style dataset has none, it is a sampler of this rank's batches."""
         made = self.__dict__["batch_sampler"]
         return RankBatchSampler(self, made) if made is self._dealt_batches and made is not None else made
 
@@ -152,7 +152,7 @@ class DataLoader(TorchDataLoader[Any]):
         if "batch_sampler" in self.__dict__:
             raise InputError(
                 "the script has replaced the loader's batch_sampler, as InfiniteDataLoader and MultiEpochsDataLoader "
-                "do. Pass the sampler when you make the loader. Workers stay for all epochs without a replacement"
+                "do. Pass the sampler when you make the loader. The workers stay for all epochs in any case"
             )
         self.__dict__["batch_sampler"] = given
 
@@ -177,7 +177,7 @@ class DataLoader(TorchDataLoader[Any]):
 
     @property
     def local_workers(self) -> int:
-        """Number of worker processes of this rank in local mode; 0: the rank makes its batches itself."""
+        """Number of worker processes with which this process makes batches; 0: it makes them without workers."""
         return self._shards.local_workers if self._shards else self.num_workers or script.workers_of_server()
 
     @property
@@ -283,13 +283,13 @@ class DataLoader(TorchDataLoader[Any]):
             _told.add("unknown")
             print(
                 f"data hosts do not have loader {self.key} of the script, since it is made after training has begun. "
-                "This rank makes its batches in num_workers processes. For data hosts to do so, make the loader "
-                "before training, or give it the same name in each epoch (name='train')",
+                "This rank makes its batches in num_workers processes. If data hosts are to make them, create "
+                "the loader before training, or give it the same name in each epoch (name='train')",
                 flush=True,
             )
 
     def _agree(self, **begins: Any) -> Any:
-        """Compare settings with rank 0's; return the store that ranks share. Raises `InputError`, `DeadlineError`."""
+        """Compare settings with rank 0's; return torch.distributed's store. Raises `InputError`, `DeadlineError`."""
         distributed.check_world()
         store = distributed.store_of_ranks() if self.ranks > 1 else None
         if store is not None:
@@ -343,11 +343,11 @@ class DataLoader(TorchDataLoader[Any]):
             yield fetched.batch, functools.partial(self._take, fetched, number, position, False)
 
     def end_epoch(self, epoch: int) -> None:
-        """Note that an iteration has yielded all batches of this epoch."""
+        """Record that an iteration has yielded all batches of this epoch."""
         self._whole = self._whole or (self.epoch, self.begun) == (epoch, True)
 
     def _take(self, fetched: Fetched, epoch: int, position: int, whole: bool) -> None:
-        """Set the loader's position after a batch that the script takes, unless the batch is of an earlier epoch."""
+        """Record that the script has taken a batch. One of an earlier epoch does not change the loader's position."""
         if (self.epoch, self.begun) == (epoch, True):
             self._position, self._whole = position, whole
             if self._shards:
@@ -363,8 +363,8 @@ os.register_at_fork(after_in_child=_open.clear)
 class _Iteration(Iterator[Any]):
     """One iteration over a loader. If `next` has raised an error, another call of `next` ends the process.
 
-    A script may catch the error and call `next` again, but the remaining batches are lost. Without the exit, the script
-    would take this for the end of the epoch.
+    After an error, the remaining batches are lost. If a script caught the error, called `next` again and got
+    `StopIteration`, it would believe that the epoch is complete.
     """
 
     def __init__(self, loader: DataLoader, steps: Steps, source: Any) -> None:
@@ -425,7 +425,7 @@ def _check(is_stream: bool, on_error: str, shards: int, prefetch_bytes: int, tor
 
 @atexit.register
 def _close_all() -> None:
-    """Close iterations left open. A thread of theirs that is inside torch when Python exits would abort the process."""
+    """Close iterations left open. If one of their threads is inside torch when Python exits, the process aborts."""
     for reference in _open.valuerefs():  # a copy, since a thread of the script may still open others
         with contextlib.suppress(Exception):
             if (each := reference()) is not None:

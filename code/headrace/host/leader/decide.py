@@ -69,7 +69,7 @@ class Decider:
         self._orted_failed_at: float | None = None
 
     def take(self, stamped: Stamped) -> None:
-        """Note a rank's log event; ignore other events."""
+        """Record a rank's log event; ignore other events."""
         at, happening = stamped
         if isinstance(happening, RankSaid):
             self._stop.take_event(happening.event)
@@ -89,7 +89,7 @@ class Decider:
         return self._missing_hosts(everyone) + self._service.missing(reports, self._hosts.lost)
 
     def give_up(self, missing: list[str]) -> None:
-        """After the deadline of the start, give up the hosts that have never answered: they are lost.
+        """Go on without the hosts that have not answered by the deadline of the start: record them as lost.
 
         Raises:
             DeadlineError: the job cannot go on without what is missing; the message names it.
@@ -107,7 +107,7 @@ class Decider:
         )  # fmt: skip
 
     def is_over(self, now: float) -> bool:
-        """Return whether MPI still runs `END_S` after all ranks have finished their scripts."""
+        """Return whether to terminate MPI: it still runs, `END_S` after all ranks have finished their scripts."""
         over = now > self.ranks.ends_by
         if over:
             self._log.say(f"MPI still runs {END_S:g} s after all ranks have ended their scripts; terminating it")
@@ -214,12 +214,12 @@ class RankWatch:
         """Deadline for all ranks to end, in monotonic seconds; infinity until a rank has failed."""
 
     def begin(self, now: float) -> None:
-        """Note that the ranks are being started."""
+        """Set the deadline for the preflight to begin, since the ranks are being started."""
         if self._settings.preflight:
             self.starts_by = now + self._settings.preflight_timeout_s
 
     def take_event(self, event: Event, now: float) -> None:
-        """Note a rank's log event."""
+        """Set or lift deadlines when a rank logs that its preflight began or failed, or that it fails or leaves."""
         if event.name == PREFLIGHT_STARTED:
             self.starts_by = math.inf
         elif event.name == PREFLIGHT_FAILED:
@@ -232,7 +232,7 @@ class RankWatch:
                 self.ends_by = min(self.ends_by, now + END_S)
 
     def rank_failed(self, now: float) -> None:
-        """Note that a rank has failed, as its event or its output shows. All ranks must then end within `END_S`."""
+        """Give all ranks `END_S` to end, since an event or the output of a rank shows that it has failed."""
         self.aborts_by = min(self.aborts_by, now + END_S)
 
 
@@ -247,7 +247,7 @@ class StopRequest:
         self._checkpoints_before = 0
 
     def take_event(self, event: Event) -> None:
-        """Note a rank's log event."""
+        """Record from a rank's log event that it can save a checkpoint on request, or has saved one."""
         if event.name == CHECKPOINTS_ON_REQUEST:
             self._answers = True
         elif event.name == "checkpoint":

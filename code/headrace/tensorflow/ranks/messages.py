@@ -30,7 +30,7 @@ _HANDSHAKE = Handshake(b"hdranks1", b"headrace ranks")
 _RANK = struct.Struct("!q")
 _MESSAGE = struct.Struct("!qqqq")
 Decide = Callable[[int, Numbers | None], Iterable[Numbers]]
-"""Function that gets a rank and its message (None: it is gone), or -1 and None each second. Returns messages to all."""
+"""Gets a rank and its message (None: the rank is gone), or each second (-1, None); returns messages for all ranks."""
 
 
 class _Hub:

@@ -24,7 +24,7 @@ from headrace.training.handshake import LIMIT_S
 from headrace.training.socket_buffers import prepare, receive_into
 
 EXTRA_AHEAD = 2
-"""Number of batches that a rank requests ahead, in addition to its share of `prefetch_factor` for each worker."""
+"""Batches that a rank requests ahead, in addition to its share of the `prefetch_factor` batches for each worker."""
 CONNECTIONS_PER_PROCESS = 2
 """Connections to each worker of a server. With two, the worker sends one batch while it makes the next."""
 MOST_CONNECTIONS = 64
@@ -232,7 +232,7 @@ class FeedClients:
         self._all: list[FeedClient] = []
 
     def begin(self, feeds: Feeds, request: Callable[[int], BatchRequest], known: Callable[[], int]) -> FeedEpoch:
-        """Have an idle client, or a new one, request the first batches of an epoch; see `FeedClient.begin`."""
+        """Request the first batches of an epoch through an idle client, or a new one; see `FeedClient.begin`."""
         if not self._idle:
             self._all.append(FeedClient(feeds))
             self._idle.append(self._all[-1])
@@ -270,7 +270,7 @@ def enter(
     if answer.get("unknown") == "for good":
         raise NotKnown(f"feed server {server} does not have loader {hello.get('loader')} of the script")
     if answer.get("unknown"):
-        raise NotYetKnown("the script there has not made this loader yet")
+        raise NotYetKnown("the server's script has not made this loader yet")
     if answer.get("problem"):
         raise InputError(f"feed server {server}: {answer['problem']}")
     prepare(connection, SEND_TIMEOUT_S)
@@ -281,7 +281,7 @@ def wait_until_known(servers: Sequence[str], secret: str, hello: Mapping[str, An
     """Wait until a server has the loader; return False if no server ever will.
 
     A server runs the script too. If the script first iterates over another loader, for example to compute a mean, the
-    server makes that whole pass itself. The rank waits meanwhile, without a limit.
+    server makes that whole pass itself. While a server answers that the loader will come, the wait has no limit.
 
     Raises:
         DeadlineError: no server has answered for `limit_s` seconds.

@@ -17,11 +17,11 @@ from headrace.errors import DeadlineError
 from headrace.torch.fetch.map_fetcher import SampleError
 
 DEFAULT_PREFETCH_BYTES, LEAST_AHEAD = 2 << 30, 2
-"""Default limit on the bytes of batches requested ahead; number of batches that are allowed whatever their size."""
+"""By default, batches requested ahead take at most `DEFAULT_PREFETCH_BYTES`; `LEAST_AHEAD` are allowed at any size."""
 MOST_BREAKS, BREAKS_APART_S = 5, 0.5
-"""A batch fails when `MOST_BREAKS` workers ended while making it. Ends within `BREAKS_APART_S` seconds count once."""
+"""A batch fails when its connections broke `MOST_BREAKS` times. Breaks within `BREAKS_APART_S` seconds count as one."""
 FIRST_PATIENCE_S, PATIENCE, LATELY = 2.0, 5.0, 32
-"""A batch is requested again after `PATIENCE` × the longest of the last `LATELY` times, at least `FIRST_PATIENCE_S`."""
+"""A batch is requested again after max(`FIRST_PATIENCE_S`, `PATIENCE` × the slowest of the last `LATELY` batches)."""
 LOOK_EVERY_S = 0.25
 
 
@@ -72,13 +72,13 @@ class Schedule:
         self._heard_at = clock()
 
     def more_ahead(self, count: int) -> None:
-        """Request `count` more batches ahead, since there are more processes to keep busy."""
+        """Raise the limit `ahead` by `count` batches, so that the workers of one more server have enough requests."""
         with self._lock:
             self._ahead += count
             self._free.notify_all()
 
     def up_to(self, steps: int) -> None:
-        """Set the number of steps that are known."""
+        """Set how many of the epoch's steps can be requested now."""
         with self._lock:
             if steps != self._steps:
                 self._steps = steps
@@ -152,7 +152,7 @@ class Schedule:
             self._free.notify_all()
 
     def problem(self, process: str, what: object) -> None:
-        """Record why a process is unavailable (`what`); empty: it is available. `wait`'s `DeadlineError` quotes it."""
+        """Record why a process is unavailable, or '' if it is available. `wait` quotes this in its `DeadlineError`."""
         with self._lock:
             self._problems[process] = str(what)
 

@@ -43,7 +43,7 @@ class ShardRequest:
 
     Attributes:
         batch_size: number of samples in a batch; 0: there is no batching, and each sample counts as a batch.
-        begins_at: number of the first batch that the dataset makes from `state`. It makes no earlier batch again.
+        begins_at: number of the first batch that the dataset makes from `state`. Earlier ones are not made again.
         state: argument for the dataset's own `load_state_dict`; None: iterate over the shard from its beginning.
     """
 
@@ -208,7 +208,7 @@ def _has_state(dataset: Any) -> bool:
 
 
 def _copied(dataset: Any) -> Any:
-    """Return a shallow copy of the dataset. Iterating may change lists and shared-memory numbers, so copy them too."""
+    """Return a shallow copy, but also copy lists and numbers in shared memory, since iteration may change them."""
     try:
         copied = copy.copy(dataset)
     except RecursionError:  # a wrapper whose __getattr__ reads an attribute that an empty copy lacks
