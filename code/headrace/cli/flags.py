@@ -254,7 +254,7 @@ def _not_for_hosts(arguments: argparse.Namespace) -> tuple[Path, ...]:
 
 
 def _channel(text: str, is_hetero: bool) -> Channel:
-    """Return the channel of a flag. Without data hosts, remove `data_group` and `dnn_group`: then all hosts see it."""
+    """Return a flag's channel. Without data hosts, drop its `data_group` and `dnn_group`, so that all hosts get it."""
     channel = Channel.parse(text)
     if is_hetero:
         return channel

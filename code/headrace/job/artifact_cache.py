@@ -11,7 +11,7 @@ from headrace.errors import SetupError
 from headrace.job.settings import WHEELS_VARIABLE
 
 LIBRARY_FOLDER = "headrace_transfer"
-"""The folder beside TensorFlow's that holds the transfer library. The file's name has the versions it is built for."""
+"""Folder of the transfer library, beside the `tensorflow` package. The file's name has the versions it is built for."""
 LIBRARY_KEY = "transfer"
 """The folder of the transfer library in the store."""
 CONNECT_TIMEOUT_S = 5

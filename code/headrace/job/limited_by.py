@@ -12,7 +12,7 @@ COPYING = "copying to the GPU"
 PROCESS = "the training process"
 GPU = "the GPU"
 ARITHMETIC = "the model's arithmetic"
-"""The limit of steps that do not wait for data, if they run on CPUs or on a GPU whose utilization is not known."""
+"""Name of the limit if steps do not wait for data, and run on CPUs or on a GPU whose utilization is not known."""
 INPUT_BOUND_FROM = 0.1
 """Share of a step, 0 to 1. If steps wait for data for no more than this share, the computation is the limit."""
 BUSY_FROM = 0.85
@@ -54,7 +54,7 @@ def computing_limit(summary: Mapping[str, Any]) -> str:
 
 
 def gpu_busy_share(summary: Mapping[str, Any]) -> float | None:
-    """Return the share of a step without waiting in which the ranks' GPUs are busy, at most 1; None if not known."""
+    """Return the share (0 to 1) of an ideal step, without waiting, that the ranks' GPUs are busy; None: not known."""
     dnn = [host for host in summary["hosts"].values() if host["group"] != DATA_GROUP]
     ranks, ideal_ms = summary["world_size"] / max(len(dnn), 1), summary["ideal_step_time_ms"]
     found = [host["gpu"] for host in dnn if host.get("gpu")]

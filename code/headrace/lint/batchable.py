@@ -22,7 +22,7 @@ _SIMPLE_OPS = {*PIXELS_THROUGH, "Placeholder", "Const", "NoOp", "Shape", "Random
 
 
 def batch_size_after(pipeline: Pipeline, stage: Stage) -> int:
-    """Return the size of the batches that follow a map, if the map could be moved after them; else 0."""
+    """Return the batch size of the `batch` stage after a map, if the map could be moved behind that stage; else 0."""
     between: list[Stage] = []
     for each in pipeline.after(stage):
         if each.kind in ("Batch", "ParallelBatch"):

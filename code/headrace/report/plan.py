@@ -27,9 +27,9 @@ WHO_MAKES = {"trainer": "dnn hosts alone", "data": "data hosts alone", "both": "
 HEAD = ("", "batches made by", "data hosts", "step", "waiting", "limit", "samples/s", "$/hour", "$/million", "$/epoch")
 MOST_DATA_HOSTS = 8
 UNTOLD_UNTIL = 0.05
-"""The plan mentions time outside of steps above this share of the training time. Less hardly changes the price."""
+"""Share of the training time. If more is spent outside of steps, the plan says so; less hardly changes the price."""
 UNEXPLAINED_FROM = 0.2
-"""The plan mentions unexplained time from this share of a step on. Less counts as an error of the formulas."""
+"""Share of a step. If this much or more is unexplained, the plan says so; less counts as an error of the formulas."""
 
 
 def main(argv: Sequence[str], find: Find = lambda run, _: run) -> int:
@@ -85,7 +85,7 @@ def told(name: str, run: Measured, advice: Advice, prices: str) -> str:
         f"{work.compute_cpu_s * 1e3:.3f} ms; on the wire: {_bytes(work.sample_bytes)}",
     ]
     if run.own_step_s:
-        lines.append(f"  the formulas say {run.own_step_s * 1000:.1f} ms for this run itself")
+        lines.append(f"  check: the plan's formulas predict {run.own_step_s * 1000:.1f} ms a step for this run")
     lines.append("")
     rows = [_row(option, advice, work.batch * run.steps_per_epoch) for option in advice.shown]
     lines += [as_table([HEAD, *rows]), ""]
@@ -112,13 +112,13 @@ def told(name: str, run: Measured, advice: Advice, prices: str) -> str:
         )
     if run.trainer_type and run.trainer_type.usd_per_hour is None:
         kind = run.trainer_type.name
-        lines.append(f"  {kind} has no price in the table, so nothing has one; give --price {kind}=USD")
+        lines.append(f"  {kind} has no price in the table, so this plan has no prices; give --price {kind}=USD")
     elif run.trainer_type:
         lines.append(f"  {prices}, storage not counted")
     elif run.is_simulated:
         lines.append("  the run was simulated, so hosts here have no price; --as TYPE plans for dnn hosts of that type")
     else:
-        lines.append("  the dnn hosts' instance type is not in the table, so nothing has a price; see --prices")
+        lines.append("  the dnn hosts' instance type is not in the table, so this plan has no prices; see --prices")
     return "\n".join(lines)
 
 
@@ -130,7 +130,7 @@ def told_whole(option: Option, samples: float) -> str:
 
 
 def unexplained_s(run: Measured) -> float:
-    """Return the seconds of a step that no formula explains; 0 if they are few, or if the formulas cannot tell."""
+    """Return the seconds by which a step exceeds its prediction; 0 if below `UNEXPLAINED_FROM` or not predicted."""
     extra = run.step_s - run.own_step_s if run.own_step_s else 0.0
     return 0.0 if extra < UNEXPLAINED_FROM * run.step_s else extra
 

@@ -27,7 +27,7 @@ class Timeline:
     utilization: dict[str, Series] = field(default_factory=dict)
     """Mean utilization of a group's hosts, from 0 to 1, by group and kind of processor."""
     delivered: dict[str, Series] = field(default_factory=dict)
-    """Batches a second that all ranks together received, by worker."""
+    """Batches a second that all ranks together received from each worker."""
     unreadable: int = 0
     """Number of unreadable lines, such as the cut last line of a run that was killed while it wrote."""
     problem: str = ""

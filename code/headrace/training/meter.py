@@ -89,7 +89,7 @@ class Meter:
         self._batch_size = max(round(samples), 1)
 
     def begin(self, ideal: IdealStep | None = None) -> None:
-        """Begin training. If `ideal` is None, it is estimated from `waited_s`, which each call of `steps` must pass."""
+        """Begin training. Without `ideal`, each call of `steps` must pass `waited_s`, to estimate the ideal step."""
         self._fit.times.ideal = ideal or IdealStep()
         self._before = list(_ended)
         if self._rank() == 0:
@@ -143,7 +143,7 @@ class Meter:
                 self.write_report()
 
     def steps_over(self) -> None:
-        """Leave out CPU time and GPU utilization until the next step, such as during an evaluation or a checkpoint."""
+        """Exclude CPU time and GPU utilization until the next step, for example in an evaluation or a checkpoint."""
         self._fit.cpu.over()
         self._signals.steps_over()
 

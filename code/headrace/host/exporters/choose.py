@@ -1,4 +1,4 @@
-"""Open the exporters of a job's figures: always to files, and to OpenMetrics and MLflow if the user asked for them."""
+"""Open a job's exporters. Files always get the job's figures; OpenMetrics and MLflow get them if the user asks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def open_exporters(plan: HostPlan, log: HostLog) -> list[Exporter]:
 
 
 def to_file(path: Path) -> Write:
-    """Return a function that appends records to this file. Each call writes once: rank 0 appends its lines too."""
+    """Return a function that appends records to a file. Each call is one write, because rank 0 appends to it too."""
 
     def write(records: Sequence[Record]) -> None:
         # Rank 0 writes the steps, and the summary has its own file.

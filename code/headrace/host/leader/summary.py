@@ -28,7 +28,7 @@ class JobTimes:
         self._reached: dict[str, float] = {}
 
     def reach(self, stage: str, at: float) -> None:
-        """Note the moment of a stage, or of `end`, unless it has been noted before."""
+        """Record when the job reached a stage, or its end (`end`). Only the first call for each of them counts."""
         self._reached.setdefault(stage, at)
 
     def has_reached(self, stage: str) -> bool:
@@ -67,7 +67,7 @@ def write_summary(
     """Write the leader's `summary.json` and return its content. If it cannot be written, the log says so.
 
     Args:
-        another_follows: whether a fuller summary follows, which needs rank 0's report again.
+        another_follows: whether a fuller summary is written later. If so, keep the file of rank 0's report for it.
     """
     plan, service, output_dir = run.plan, run.service, run.plan.paths.output_dir
     # A first summary is in a hurry, so it uses the published status: a new one takes long on a busy machine.

@@ -1,4 +1,4 @@
-"""Checked and timed tests of MPI: messages between two ranks, broadcast, gather and average, allreduce."""
+"""Checked and timed tests of MPI: messages between two ranks, a broadcast, a gather with averaging, an allreduce."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMED_PAIRS = 3
 PING_TAG = 20
 
 Prepared = tuple[Callable[[], Any], Callable[[], Any]]
-"""Two functions: one begins a collective, one checks its values. Both keep the buffers alive; MPI requests do not."""
+"""One function begins a collective, the other checks its values. Both hold the buffers, as an MPI request does not."""
 Prepare = Callable[[], Prepared]
 
 
@@ -93,12 +93,12 @@ def _there_and_back(meeting: Meeting, other: int, is_first: bool, size: int, tim
 
 
 def _pattern(size: int) -> Any:
-    """Return bytes that differ from place to place."""
+    """Return `size` test bytes: the values 0 to 250, repeated."""
     return (np.arange(size, dtype=np.uint32) % 251).astype(np.uint8)
 
 
 def try_collectives(meeting: Meeting) -> dict[str, tuple[int, float]]:
-    """Run each collective. Rank 0 returns each one's bytes a rank, and its best round's seconds on the slowest rank."""
+    """Run each collective. Rank 0 returns by name: bytes per rank, and the slowest rank's seconds in the best round."""
     found = {}
     for name, size, prepare in _collectives(meeting):
         times = meeting.stage(name, range(meeting.size), functools.partial(_rounds, meeting, name, prepare))

@@ -48,7 +48,7 @@ def count_collective() -> None:
 
 
 def steps() -> int:
-    """Return how often this rank has averaged gradients, the ideal step's measurement included."""
+    """Return how often this rank has averaged gradients, including the steps that measured the ideal step."""
     return int(_collectives[0].numpy()) if _collectives else 0
 
 

@@ -73,11 +73,11 @@ def serve_dispatcher(port: int, work_dir: Path) -> None:
 
 
 def offered(transfer_address: str, protocol_file: Path | None, timeout_s: float) -> str:
-    """Return `transfer_address` if this worker has headrace's own transfer, else ''. Log the answer for the launcher.
+    """Return `transfer_address` if this worker has headrace's protocol, else ''. Log its protocol for the launcher.
 
     Raises:
-        SetupError: this worker lacks that transfer, and the job's ranks read by no other protocol.
-        DeadlineError: this worker lacks that transfer, and the leader has not decided the job's protocol in time.
+        SetupError: this worker can send by gRPC only, but the job's ranks read by headrace's protocol.
+        DeadlineError: this worker can send by gRPC only, and the leader has not decided the job's protocol in time.
     """
     has_transfer = bool(transfer_address) and transfer.load()
     say(WORKER_OFFERS, name=_name("worker"), data_transfer_protocol=transfer.PROTOCOL if has_transfer else GRPC)

@@ -1,4 +1,4 @@
-"""Give a dataset's random generators other states on each rank or in each pass. Refuse writes to any other variable."""
+"""Make a dataset's random generators differ by rank and by pass. Refuse writes to any other variable or table."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DRAWING = re.compile(r"Rng(ReadAndSkip|Skip)|Stateful(Standard|Truncated)?(Unif
 """Operations that draw from a tf.random.Generator and advance its state."""
 _CALLS = {"PartitionedCall": 0, "StatefulPartitionedCall": 0, "While": 0, "StatelessWhile": 0, "If": 1,
           "StatelessIf": 1, "Case": 1, "StatelessCase": 1}  # fmt: skip
-"""Operations that call functions, with the number of first inputs (such as a condition) that functions do not get."""
+"""Operations that call functions, and how many of their first inputs (such as `If`'s condition) are not passed on."""
 _SEED_OF_KERAS = [2]
 """The shape of the int64 variable that holds the state of a Keras layer's random numbers."""
 _ANY = 1 << 62
@@ -47,9 +47,9 @@ def refuse_written(graph: DatasetGraph) -> None:
 
 
 def seed_apart(graph: DatasetGraph) -> None:
-    """Make operations with a seed (as by `tf.random.set_seed`) draw other numbers on each rank.
+    """Make operations with a seed (for example from `tf.random.set_seed`) draw different numbers on each rank.
 
-    Operations with equal seeds still draw alike, as for an image and its mask. Call this first: it renames functions.
+    Equal seeds still give equal numbers, as for an image and its mask. This renames functions, so call it first.
     """
     operations = (node for function in graph.definition.library.function for node in function.node_def)
     seeded = [each.attr for each in operations if {"seed", "seed2"} <= set(each.attr)]
@@ -63,7 +63,7 @@ def seed_apart(graph: DatasetGraph) -> None:
 
 
 def draw_apart(graph: DatasetGraph) -> None:
-    """Give the functions' random generators another first state on each rank, so that no two ranks draw alike."""
+    """Give the functions' random generators a different initial state on each rank, so that no two ranks draw alike."""
     seeds = first_values(graph)
     told = f"{fingerprint(graph.sink) if seeds else 0} {collectives.rank()}"
     seed = compat.global_seed()

@@ -22,7 +22,7 @@ from headrace.torch.sampling.rank_agreement import order_digest
 from headrace.torch.sampling.samplers import LazyOrder, drawn, is_distributed
 
 LEAST_AHEAD, MOST_AHEAD = 16, 256
-"""Fewest and most steps to draw ahead from an endless sampler. Between these, at step n, n steps are drawn ahead."""
+"""Fewest and most steps to draw ahead from an endless sampler. Within these limits, step n draws n steps ahead."""
 MOST_POSITIONS_AHEAD = 1 << 18
 
 
@@ -84,7 +84,7 @@ class EpochPlan:
         self._seed, self._number = seed, number
 
     def has(self, step: int) -> bool:
-        """Return whether the epoch has this step. A `LazyOrder` first forgets earlier steps and draws the next."""
+        """Return whether the epoch has this step. First move a `LazyOrder` (window of a sampler's indices) on to it."""
         if isinstance(self._order, LazyOrder):
             most = min(MOST_POSITIONS_AHEAD // (self._epoch.batch * self._epoch.world), MOST_AHEAD)
             ahead = max(min(step, most), LEAST_AHEAD)
