@@ -1,6 +1,7 @@
-"""Train on images in one folder per class, as for image_dataset_from_directory of Keras. The workers decode them.
+"""Train on images in one folder per class, the layout of keras.utils.image_dataset_from_directory.
 
-Start the job with `--channel training=FOLDER`. tools/make_samples.py makes such a folder with digits.
+The tf.data workers decode the images. Start the job with `--channel training=FOLDER`. tools/make_samples.py makes such
+a folder with digits.
 """
 
 import os

@@ -1,1 +1,1 @@
-"""A job's hosts with their groups, roles and addresses, and the folders of a host and of a run."""
+"""The hosts of a job (their groups, roles and addresses), and the paths of files on a host and in a run's folder."""

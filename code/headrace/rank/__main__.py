@@ -1,6 +1,6 @@
 """Start one rank: `python -m headrace.rank -m mpi4py SCRIPT ARGS…`.
 
-mpirun starts this program. Under SageMaker's toolkit, it starts a launcher for each rank, which starts this program.
+mpirun starts this program. Under SageMaker's toolkit, mpirun starts one launcher per rank, which starts this program.
 
 mpi4py runs the script. This module adds four things. A rank dies with its MPI daemon. On SIGUSR1 it prints the stacks
 of all its threads. After an uncaught exception it logs the error and aborts MPI. This ends all ranks at once, before
@@ -89,7 +89,7 @@ def _failed(script: str, error: BaseException) -> None:
 
 
 def _thread_failed(script: str, thread: threading.ExceptHookArgs) -> None:
-    """Print a thread's error, as Python does. End this rank if a training thread's error shows that a rank ended."""
+    """Print a thread's error, as Python does. If a training thread lost its connection to a rank, end this rank."""
     error = thread.exc_value
     in_threads = (each for each in FRAMEWORKS.values() if each.trains_in_threads)
     if error and not _over and any(each.lost_peer(error, text_of(error)) for each in in_threads):

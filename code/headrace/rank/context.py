@@ -54,7 +54,7 @@ class TrainerContext:
     signal_dir: Path = Path()
     """Folder in which ranks of this host show progress and find a stop request; unset without a launcher."""
     local_workers: str = "on"
-    """`off` if no tf.data worker runs on this rank's host, else `on`."""
+    """`off` if only the data hosts run tf.data workers, else `on`."""
     protocol_file: str = ""
     """File to which the launcher writes the name of the chosen data transfer protocol; empty without a launcher."""
 

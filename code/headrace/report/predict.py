@@ -6,15 +6,15 @@ processors, and each group's network. If a step has B samples, of which the data
     trainer's processors   B · (compute + (1 − x) · (make + hand over) + x · receive) ÷ (hosts · CPUs · utilization)
     data hosts' processors B · x · (make + send) ÷ (hosts · CPUs · utilization)
     data hosts' network    B · x · bytes ÷ (hosts · bytes/s)
-    dnn hosts' network     the same. If workers of n dnn hosts make batches, x + (1 − x) · (n − 1) ÷ n replaces x here,
-                           because they also send to other dnn hosts
+    dnn hosts' network     the same formula. If workers on n dnn hosts make batches, they also send to other dnn hosts:
+                           then x + (1 − x) · (n − 1) ÷ n replaces x
 
 compute, make, receive and send are CPU seconds a sample; hand over is send + receive if workers make the batches, else
 0. If both groups make batches, each rank takes the batch that is ready first, so x is the share with which both finish
 together. The tf.data papers use this model (a pipeline's scarcest resource sets its rate) without a cost of receiving.
 
-On a host with one processor, a pipeline in the trainer's process delays each step, even if the processor has time for
-both: `next` wakes the pipeline's threads, and the trainer waits until the scheduler gives it a turn again.
+On a host with one processor, an input pipeline in the trainer's process delays each step, even if the processor is not
+fully used: `next` wakes the pipeline's threads, and the trainer waits until the scheduler lets it run again.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ SHARES = 400
 
 @dataclass(frozen=True)
 class Workload:
-    """Resources that a step needs, on any hosts. CPU seconds are those of one vCPU of the measured hosts."""
+    """Resources that a step needs, whatever its hosts. A CPU second is a second of one vCPU of the measured hosts."""
 
     batch: int
     """Samples of a step, over all ranks."""
     ideal_step_s: float
-    """Seconds of a step that waits for nothing."""
+    """Seconds that a step takes if it never waits for data."""
     make_cpu_s: float
     """CPU seconds to make a sample."""
     compute_cpu_s: float = 0.0

@@ -32,7 +32,7 @@ from headrace.job.spec import JobSpec
 from headrace.linux import prctl, processes
 
 LEFT_BEHIND_TIMEOUT_S = 60.0
-"""Seconds that remaining hosts get once the leader, or all hosts but the leader, have ended. Then they are killed."""
+"""If the leader has ended, or only the leader still runs, the remaining hosts are killed after this many seconds."""
 INTERRUPT_GRACE_S = 120.0
 """Seconds from SIGTERM to SIGKILL after an interrupt, as on SageMaker. A second interrupt kills the hosts at once."""
 KILL_GRACE_S = 2.0

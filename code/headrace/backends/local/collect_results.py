@@ -74,7 +74,11 @@ def _summary_without_leader(
 
 
 def _cause_without_leader(folder: Path, exit_codes: Mapping[str, int], killed: Sequence[str]) -> dict[str, Any]:
-    """Return the root cause: the failure of the first host without a written cause, else the first written cause."""
+    """Return the root cause of a run whose leader wrote no summary.
+
+    It is the failure of the first host that wrote no root cause, else the first root cause that a host wrote. If there
+    is neither, it is the first killed host, else the first host.
+    """
     run = RunPaths(folder)
     words: list[RootCause] = []
     for host, code in exit_codes.items():

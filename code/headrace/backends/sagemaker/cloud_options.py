@@ -45,7 +45,7 @@ class CloudOptions:
     max_wait_s: int | None = _flag(
         "--max_wait",
         None,
-        "with --spot: most seconds of waiting plus running (default: --max_run plus an hour)",
+        "with --spot: wait and run for at most S seconds in all (default: --max_run plus an hour)",
         type=int,
         metavar="S",
     )
@@ -56,7 +56,7 @@ class CloudOptions:
         "--security_group_ids", (), "security groups of that VPC", nargs="+", action="extend", metavar="ID"
     )
     encrypt_inter_container_traffic: bool | None = _flag(
-        "--encrypt_inter_container_traffic", None, "on by default with several hosts", action=BooleanOptionalAction
+        "--encrypt_inter_container_traffic", None, "encrypt (default with several hosts)", action=BooleanOptionalAction
     )
     enable_network_isolation: bool = _flag(
         "--enable_network_isolation",

@@ -69,7 +69,7 @@ class Follower:
             self._console.sleep(POLL_S)
 
     def _read_last_lines(self) -> None:
-        """Print the last log lines: until no more come, the deadline passes, or the user presses Ctrl-C."""
+        """Print the last log lines until no more come, the deadline passes, or the user presses Ctrl-C."""
         until = self._now() + LAST_LINES_S
         self._logs.poll()
         with contextlib.suppress(KeyboardInterrupt):

@@ -15,7 +15,7 @@ METRICS = {
 
 
 def metric_definitions() -> list[dict[str, str]]:
-    """Return the request's `MetricDefinitions`: names, and regular expressions whose only group is the value."""
+    """Return CreateTrainingJob's `MetricDefinitions`: metric names, with regular expressions that capture the value."""
     return [
         {"Name": name, "Regex": rf"headrace event={event}\b(?: \w+=\S*)* {field}={_NUMBER}"}
         for name, (event, field) in METRICS.items()

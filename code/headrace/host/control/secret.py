@@ -14,10 +14,14 @@ from headrace.job.settings import PLACEHOLDER_SECRET, SECRET_VARIABLE, Settings
 
 
 def with_secret(settings: Settings, topology: Topology, environ: Mapping[str, str], rank: object = None) -> Settings:
-    """Return the settings with a secret: the job's own, else a random one (single host) or one derived from the ARN.
+    """Return the settings with the secret by which the job's hosts authenticate each other.
+
+    This is the secret with which the job was submitted. If there is none, a job of one host gets a random secret, and
+    a job of several hosts gets a secret that is derived from the job's ARN.
 
     Args:
-        rank: this launcher's rank, if SageMaker's toolkit starts a launcher for each rank. Then no random one is made.
+        rank: this launcher's rank, if SageMaker's toolkit starts a launcher for each rank; else None. With a rank, even
+            a job of one host gets the derived secret instead of a random one.
 
     Raises:
         InputError: the job has neither a secret nor an ARN.
@@ -43,5 +47,5 @@ def with_secret(settings: Settings, topology: Topology, environ: Mapping[str, st
 
 
 def derived_secret(job_arn: str) -> str:
-    """Return a substitute for the secret that a job lacks. Anyone who knows the ARN can compute it."""
+    """Return a secret derived from the job's ARN, for a job without one. Anyone who knows the ARN can compute it."""
     return hashlib.sha256(b"headrace:" + job_arn.encode()).hexdigest()

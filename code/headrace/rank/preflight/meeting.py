@@ -1,8 +1,8 @@
 """Stages that all ranks go through together, so that a missing rank can be named.
 
 Rank 0 coordinates. In each stage it waits until every rank has arrived, lets them all start, and waits until all are
-done. While a rank waits for anything, it answers rank 0's question whether it is alive, so rank 0 can tell a silent
-rank from one that waits for another. The question uses the same network: a rank behind a stuck link seems silent.
+done. If this takes too long, rank 0 asks the other ranks whether they are alive. A rank that only waits for another
+rank answers. A rank that hangs does not answer, nor does a rank that the network does not reach.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 COME, GO, DONE, ASKED, HERE = range(1, 6)
 """Tags of messages between rank 0 and the others."""
 ANSWER_S = 3.0
-"""Seconds that a rank may take to answer that it is alive. It looks for the question every few milliseconds."""
+"""Seconds for a rank to answer that it is alive. While it waits, it polls for the question every few milliseconds."""
 MARGIN = 2.0
 """Factor by which other ranks wait longer than rank 0. Rank 0 knows more, so it should be the first to report."""
 _REST_S = (0.0002, 0.005)
@@ -47,7 +47,7 @@ class Meeting:
     def __init__(self, comm: Any, timeout_s: float, host: str) -> None:
         self.comm, self.rank, self.size = comm, comm.Get_rank(), comm.Get_size()
         self.hosts = [host if rank == self.rank else "" for rank in range(self.size)]
-        """The host of each rank; empty texts for other ranks until all have sent theirs."""
+        """The host of each rank. Entries of other ranks are empty until all ranks have sent each other their hosts."""
         self._timeout_s = timeout_s
         self._deadline = 0.0
         self._sent: list[Any] = []
@@ -92,7 +92,7 @@ class Meeting:
 
         Args:
             what: name of the stage, for errors.
-            rest: whether to sleep between looks; False keeps a processor busy, for exact times.
+            rest: whether to sleep between two checks. False: keep a processor busy, to measure times exactly.
         """
         from mpi4py import MPI
 
@@ -113,7 +113,7 @@ class Meeting:
         return f"rank {rank}" + (f" on {self.hosts[rank]}" if self.hosts[rank] else "")
 
     def _attempt(self, work: Callable[[], Result]) -> Result | PreflightError:
-        """Return the work's result, or its error for rank 0 to raise: the job's leader always sees rank 0's output."""
+        """Return the result or error of `work`. Rank 0 raises the error, since its output always reaches the leader."""
         try:
             return work()
         except PreflightError as error:
@@ -162,7 +162,7 @@ class Meeting:
         """
         limit = f"{self._timeout_s:g} s (preflight_timeout_s)"
         if self.rank:
-            message = f"{self.name(0)} has not ended this stage for all ranks within twice {limit}: {what}"
+            message = f"{what} did not end within twice {limit}, and {self.name(0)} did not report why"
             raise PreflightError(0, message, is_final=True)
         if silent := self._silent():
             names = ", ".join(self.name(rank) for rank in silent)

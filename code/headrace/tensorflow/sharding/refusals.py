@@ -152,7 +152,7 @@ def refuse_endings(graph: DatasetGraph, endless: bool, how: Distribution) -> Non
 
 
 def refuse_unordered(listing: Node) -> None:
-    """Raise `InputError` for a listing whose elements would be numbered differently on other workers."""
+    """Raise `InputError` if the dataset `listing` would give different elements on each worker or rank."""
     for node in listing.subtree():
         reason = disorder(node)
         if reason:
@@ -161,25 +161,25 @@ def refuse_unordered(listing: Node) -> None:
 
 
 def refuse_reading_again(listing: Node) -> None:
-    """Raise `InputError` for a listing of large files if making a part means reading them from the start."""
+    """Raise `InputError` if the dataset `listing` reads large files, which each part would read from the start."""
     size = bytes_read(listing)
     if size > SKIPPED_BYTES:
         raise refusal(
-            listing, f"reads all data before each part, so the files' {size >> 20} MiB would be read up to 16 times",
-            "files.interleave(lambda file: …), with take and skip inside the lambda; or uncompressed TFRecords, and "
-            "read these by data.Shards.of_files, or by TFRecordDataset(files) without num_parallel_reads",
+            listing, f"each part needs all data before it, so the files' {size >> 20} MiB would be read up to 16 times",
+            "files.interleave(lambda file: …), with take and skip inside the lambda. Or write uncompressed TFRecords "
+            "and read them with data.Shards.of_files, or with TFRecordDataset(files) without num_parallel_reads",
         )  # fmt: skip
 
 
 def refuse_costly(listing: Node, elements: int) -> None:
-    """Raise `InputError` for an endless or costly listing if making a part means making all elements before it."""
+    """Raise `InputError` if the dataset `listing` is endless or costly: each part needs all elements before it."""
     if elements == INFINITE:
         raise refusal(listing, "the dataset has no end, and its elements cannot be looked up by number",
                        "Dataset.range(n), not an endless counter; or this transformation before repeat()")  # fmt: skip
     for node in listing.subtree():
         if elements > 1 and any(_COSTLY_OP.search(op) for op in node.function_ops):
             raise refusal(
-                listing, f"makes all elements before each part, and {node.kind} is costly for each of them",
+                listing, f"each part needs all elements before it, and {node.kind} is costly for each element",
                 f"{listing.kind} before the {node.kind} that reads or decodes",
             )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The fetcher of a map-style dataset, which seeds and makes each sample, and calls the collate function.
+"""Make the batches of a map-style dataset: seed the random generators, make each sample, call the collate function.
 
 Feed servers, local worker processes and the rank itself run this code, so their batches are the same to the last bit.
 """
@@ -38,7 +38,7 @@ class BatchRequest:
     seed: int
     epoch: int
     positions: Sequence[int]
-    """Places of the samples in the epoch; they determine the random draws."""
+    """Positions of the samples in the epoch. The seeds of their random numbers are computed from these positions."""
     indices: Sequence[Index]
 
     def as_json(self) -> dict[str, Any]:
@@ -142,7 +142,7 @@ class MapFetcher:
 
 
 def log_skipped(skipped: Sequence[tuple[Any, str]], before: int) -> int:
-    """Log the first samples that a loader leaves out, and return how many this batch leaves out.
+    """Log skipped samples, but only a loader's first `MOST_SKIPS_LOGGED`. Return how many this batch leaves out.
 
     Args:
         before: number of samples that earlier batches of the loader left out.

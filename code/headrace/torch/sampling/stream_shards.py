@@ -26,7 +26,7 @@ MORE_FILES = (
 _SHARE_THEMSELVES = ("streaming.base.", "litdata.")
 """Modules of Mosaic's and Lightning's datasets. They are refused: each worker waits for the workers of all ranks."""
 Open = Callable[[Callable[[int, int], ShardRequest], int], Any]
-"""Opens a source with `next` and `close`, from a function that makes requests and the number of shards."""
+"""Opens a source of batches, with `next` and `close`. Arguments: a function that makes requests; number of shards."""
 
 
 def refuse_shared_by_itself(dataset: Any) -> None:
@@ -142,7 +142,7 @@ class StreamShards:
         self._begun, self._states = taken, states
 
     def _requests(self) -> Callable[[int, int], ShardRequest]:
-        """Return a function that makes requests to shard `own[lane]`; `number` is 0 for this run's first batch."""
+        """Return `request(lane, number)`: the request for batch `number` (from 0) of this run, of shard `own[lane]`."""
         own, begun, states, of_shard = self.own, list(self._begun), dict(self._states), self._of_shard()
 
         def request(lane: int, number: int) -> ShardRequest:
@@ -162,7 +162,7 @@ class StreamShards:
         )  # fmt: skip
 
     def batches(self, open_shards: Open, name: str, store: Any) -> tuple[Iterator[Fetched], Any]:
-        """Open a source of this rank's shards. Return an iterator over its batches, and the source. Callers close it.
+        """Open a source of this rank's shards. Return an iterator of batches, and the source, which callers close.
 
         Args:
             name: name of the iteration, the same on all ranks.
@@ -208,7 +208,7 @@ class StreamShards:
             fetched = following
 
     def _from_before(self, open_shards: Open) -> Fetched:
-        """Make a batch of an earlier run again. A rank repeats it if its shards ended before. Raises `InputError`."""
+        """Make an earlier run's last batch of a shard again, for a rank that has no batch. Raises `InputError`."""
         known = [shard for shard in (*self.own, *range(self.shards)) if self._begun[shard]]
         if not known:
             raise InputError(
