@@ -24,7 +24,7 @@ from headrace.job.settings import (
 from headrace.rank.context import TrainerContext
 
 LONGEST_SOCKET_PATH, LONGEST_SOCKET_NAME = 107, 32
-"""Longest path of a Unix socket in bytes (unix(7)), and the most bytes that multiprocessing adds to its folder."""
+"""Longest path of a Unix socket in bytes (unix(7)), and the most bytes that multiprocessing appends to TMPDIR."""
 
 
 @dataclass(frozen=True)

@@ -99,8 +99,8 @@ def _reasons(choice: Option, found: Sequence[Option], waits: float) -> list[str]
     quickest = fastest(found)
     times = alone.prediction.step_s / quickest.prediction.step_s
     return [
-        "Don't add data hosts: they save less than they cost, or your limits do not need or allow them. "
-        f"The fastest job is {times:.2f} times as fast{_price_of(quickest, alone)}."
+        "Don't add data hosts: they save less than they cost, or exceed your limits, or your limits are kept "
+        f"without them. The fastest job is {times:.2f} times as fast{_price_of(quickest, alone)}."
     ]
 
 

@@ -79,7 +79,7 @@ class CheckpointFolder:
         if path and _WRITTEN.get(path.resolve(), self) is not self:
             print(
                 f"checkpoint {path.name} was saved by an earlier training of this script, so this training continues "
-                f"from it: with several folds, only the first is trained. {OF_ITS_OWN}", flush=True,
+                f"from it: in a cross-validation, only the first fold is trained. {OF_ITS_OWN}", flush=True,
             )  # fmt: skip
 
     def is_due(self, every_s: float) -> bool:

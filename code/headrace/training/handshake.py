@@ -40,7 +40,7 @@ class Handshake:
         """Return the bytes that prove that `who` (`rank` or `worker`) holds the secret.
 
         Args:
-            address: HOST:PORT of the server, whether the rank or the worker makes the proof.
+            address: HOST:PORT of the server. Rank and worker both use it in their proofs.
         """
         key = hmac.digest(secret.encode(), self.purpose, hashlib.sha256)
         return hmac.digest(key, who.encode() + server_nonce + client_nonce + address.encode(), hashlib.sha256)

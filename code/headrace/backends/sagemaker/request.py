@@ -151,7 +151,7 @@ def _channel(channel: Channel, options: CloudOptions) -> dict[str, Any]:
 
 
 def _name_groups_everywhere(channels: Sequence[dict[str, Any]], groups: Sequence[str]) -> None:
-    """If a channel has InstanceGroupNames, add all groups to the others: SageMaker wants it in all or in none."""
+    """If one channel has InstanceGroupNames, set all groups on channels without it: SageMaker refuses a mixture."""
     sources = [channel["DataSource"]["S3DataSource"] for channel in channels]
     if any("InstanceGroupNames" in source for source in sources):
         for source in sources:

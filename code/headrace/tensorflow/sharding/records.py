@@ -25,7 +25,7 @@ CHECKSUM_BYTES = 4
 MOST_PLACES = 100_000
 """The most records of a dataset whose places are kept in memory and sent to each worker."""
 BUFFERS = 8
-"""Number of parts in which a block is read. What is read beyond the block's end is less than one part."""
+"""Number of parts in which a block is read. Only the last part may reach beyond the block's end."""
 LEAST_BUFFER, MOST_BUFFER = 4 << 10, 256 << 10
 _READERS = re.compile("(TFRecord|TextLine|CSV|FixedLengthRecord)Dataset")
 _ONLY_READS = {"Const", "Identity", "NoOp", "TFRecordDataset"}
@@ -38,7 +38,7 @@ class Records:
     paths: Sequence[str]
     count: int
     stride: int
-    """Number of records from one known place to the next."""
+    """Number of records from one entry of `places` to the next."""
     places: Sequence[tuple[int, int]]
     """The file's number and the record's offset in bytes, for every `stride`-th record."""
     bytes: int
@@ -87,7 +87,7 @@ def bytes_read(listing: Node) -> int:
 
 
 def records_from(records: Records, first: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return a dataset (variant tensor) that begins at a known place, and its number of records before record `first`.
+    """Return a dataset (variant tensor) that begins at or before record `first`, and how many records lie between.
 
     Args:
         count: number of records that the caller wants, from `first` on.

@@ -1,4 +1,4 @@
-"""Shuffle a dataset before it is split, so that each block has elements from the whole range of the shuffle.
+"""Shuffle a listing (a dataset to be split) so that each block has elements from the whole range of the shuffle.
 
 Neighbours are often of one kind: a folder of images is listed class by class. A worker shuffles only the blocks that it
 gets. If a block held consecutive elements, a worker with a single block would make batches of a single class.
@@ -21,7 +21,7 @@ from headrace.tensorflow.sharding.rows import dataset_of, is_rows, tensors_of
 
 _MANY = 1 << 62
 _ROUNDS = 8
-"""Rounds of the cipher that makes an order. TensorFlow's 4 leave an order of 1,000 correlated with the old one."""
+"""Rounds of the cipher that makes an order. With TensorFlow's 4, new and old places of 1,000 elements correlate."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Order:
 
     @property
     def places(self) -> int:
-        """The number of elements in all repetitions together, or `_MANY` if there are more."""
+        """The number of elements in all repetitions together, but at most `_MANY`."""
         return _MANY if self.repetitions == INFINITE else min(self.elements * self.repetitions, _MANY)
 
     def numbers(self, places: tf.Tensor) -> tf.Tensor:
@@ -61,13 +61,13 @@ class Order:
 
 @dataclass(frozen=True)
 class Shuffle:
-    """A shuffle of a listing. No transformation before it combines several elements."""
+    """A `shuffle` of a listing. Only transformations of single elements, such as `map`, are between the two."""
 
     node: Node
     repeat: Node | None
-    """The transformation that repeats the listing, if an order can include the repetitions; else None."""
+    """The `repeat` of the listing, if one `Order` can cover all repetitions; else None."""
     is_replaceable: bool
-    """True if orders can replace the shuffle. False if all repetitions in a pass would then have the same order."""
+    """True if an `Order` can replace the shuffle. False if every repetition in a pass would have that same order."""
 
     @property
     def is_endless(self) -> bool:
@@ -105,7 +105,7 @@ def shuffle_of(node: Node, elements: int, above: Sequence[Node]) -> Shuffle | No
 
 
 def spread_block(node: Node, first: tf.Tensor, count: tf.Tensor, order: Order) -> tf.data.Dataset:
-    """Return a listing's elements at the places `first`, …, `first + count - 1` of an order, or fewer at its end."""
+    """Return a listing's elements at the places `first`, …, `first + count - 1` of an order, fewer if it ends."""
     numbers = order.numbers(tf.range(first, tf.minimum(first + count, order.places)))
     return tf.data.experimental.from_variant(_selected(node, numbers), node.specs)
 

@@ -3,8 +3,8 @@
 tf.data service hands out the elements of each source by itself, and every worker runs the rest of the pipeline on its
 part. That is exact for transformations that treat elements one by one (`map`, `filter`, `batch`, …), and wrong for
 those that depend on an element's place (`zip`, `take`, `skip`, …). So this module looks for the last transformation
-that depends on places. With all that it reads, it is a listing: workers get its elements by number, in blocks
-(`headrace.tensorflow.sharding.slicing`). Each worker runs the later transformations on its blocks.
+that depends on places (if there is none, the source). Its output is called a listing. Workers get its elements by
+number, in blocks (`headrace.tensorflow.sharding.slicing`), and run the later transformations on their blocks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from headrace.tensorflow.sharding.shuffle_order import Shuffle, shuffle_of
 from headrace.tensorflow.sharding.slicing import is_addressable
 
 BLOCKS = 64
-"""Fewest blocks of a finite listing with enough batches: many blocks share the work among unequal workers."""
+"""Fewest blocks of a finite listing of 64 batches or more. Many blocks let fast workers make more than slow ones."""
 MAX_BLOCK = 256
 """The most elements in a block if an element's size is not known (such as text that names files) or is large."""
 MAX_SMALL_BLOCK = 2048
@@ -50,7 +50,7 @@ _SPLIT_BY_TENSORFLOW = ("RangeDataset", "TensorSliceDataset")
 
 @dataclass(frozen=True)
 class Source:
-    """A listing that is handed out in blocks. Workers or ranks run the rest of the pipeline on their blocks."""
+    """A listing: a dataset that is handed out in blocks. Workers or ranks run the later pipeline on their blocks."""
 
     node: Node
     elements: int
@@ -76,10 +76,10 @@ class Source:
 
 
 def find_sources(graph: DatasetGraph, one_block_a_batch: bool = False) -> list[Source]:
-    """Return the listings at which a dataset is to be split.
+    """Return the listings of a pipeline: the inner datasets that are to be handed out in blocks.
 
     Args:
-        one_block_a_batch: make a block of each batch. Ranks that read the data themselves get blocks at no cost.
+        one_block_a_batch: let each block be one batch. Ranks that read the data themselves get blocks at no cost.
 
     Raises:
         InputError: splitting would change what the dataset gives; the text names the script's line and the fix.
@@ -88,10 +88,10 @@ def find_sources(graph: DatasetGraph, one_block_a_batch: bool = False) -> list[S
 
 
 def as_listing(graph: DatasetGraph, block: int) -> tuple[int, int]:
-    """Return the number of a dataset's elements, and its block size: `block`, or more if a part needs all before it.
+    """Return how many elements a dataset has, and its block size: `block`, or more if workers must skip to each block.
 
     Raises:
-        InputError: the order is not fixed, there is no end, or a block would need costly elements before it.
+        InputError: the order is not fixed, there is no end, or workers would have to skip costly elements.
     """
     refuse_unordered(graph.sink)
     elements, addressable = _numbered(graph.sink)
@@ -171,7 +171,7 @@ def _numbered(node: Node) -> tuple[int, bool]:
 
 
 def _most(node: Node) -> int:
-    """Return the most elements that a block may have, by the size of an element."""
+    """Return the most elements that a block may have. This depends on the size of an element."""
     no_size = (tf.string, tf.variant, tf.resource)
     if any(each.dtype in no_size or not each.shape.is_fully_defined() for each in node.specs):
         return MAX_BLOCK
@@ -182,8 +182,8 @@ def _most(node: Node) -> int:
 def _batch_above(above: Sequence[Node]) -> tuple[int, Node | None, tuple[Node, ...]]:
     """Return the batch size (0: no batches), the expanding node before it, and the nodes that drop incomplete batches.
 
-    A `batch` of the listing's own elements, even if these are mapped, is not among the dropping nodes. It drops no more
-    than in plain tf.data: blocks are whole batches, so only the last block has a remainder.
+    A `batch` is not among the dropping nodes if only one-to-one transformations (`map`, `shuffle`, …) come before it.
+    Blocks are then whole batches, so only the last block has a remainder, which plain tf.data drops as well.
     """
     size, exact, expanding, known, dropping = 0, True, None, True, []
     for node in reversed(above):
@@ -249,6 +249,6 @@ def _count(node: Node) -> int:
         counted = node.graph.dataset(node).reduce(tf.constant(0, tf.int64), lambda total, *_: total + 1)
     except tf.errors.OpError as error:
         reason = " ".join(error.message.split())[:200]
-        raise refusal(node, f"its elements must be counted on the trainer, which failed ({reason})",
+        raise refusal(node, f"its elements must be counted on the trainer, but counting failed ({reason})",
                        "data.Shards.of_files(…, counts=…), or give dnn_group the channel too") from error  # fmt: skip
     return int(counted)

@@ -215,7 +215,7 @@ class WorkerPool:
                 mailbox.close()
 
     def _fork(self, number: int) -> tuple[BaseProcess, socket.socket]:
-        """Fork a worker; return it and the socket for handing it connections. It dies when the calling thread ends."""
+        """Fork a worker that dies when the calling thread ends. Return it and the socket for handing it connections."""
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         limit_s = SAMPLE_SHARE * self._stall_timeout_s
         worker = Worker(number, self.count, self._loaders, limit_s, self._stall_timeout_s)

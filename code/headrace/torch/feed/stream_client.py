@@ -24,8 +24,8 @@ from headrace.torch.fetch.map_fetcher import Fetched, SampleError
 from headrace.training.freed_memory import keep_freed_memory
 
 AHEAD = 3
-"""Limit on a shard's batches that the rank has requested or holds. The rank reads each answer when it arrives: a server
-that cannot send an answer for some seconds assumes that the rank is dead (`socket_buffers.prepare`)."""
+"""The most batches of a shard that the rank requests or holds. Requests are limited because each answer must be read at
+once: a server that cannot send an answer for some seconds assumes that the rank is dead (`socket_buffers.prepare`)."""
 PATIENCE_S = 10.0
 """Seconds of silence after which the rank tries another worker; doubled after each silence. While a worker makes a
 batch, it reports this every two seconds."""
@@ -63,7 +63,7 @@ class StreamEpoch:
 
 
 class _Room:
-    """Limits how many batches of each shard a rank requests or holds, as if all were as large as the largest so far."""
+    """Limits how many batches of each shard a rank requests or holds. Each counts as large as the largest so far."""
 
     def __init__(self, shards: int, most_bytes: int) -> None:
         self._shards, self._most_bytes, self.largest = shards, most_bytes, 0
@@ -127,7 +127,7 @@ class _Lane:
 
     @property
     def is_open(self) -> bool:
-        """True if the shard has a connection; its thread then ends soon after `close`."""
+        """True if the shard has a connection. If so, its thread ends soon after `close` and can be joined."""
         return self._connection is not None
 
     def _run(self) -> None:
@@ -184,7 +184,7 @@ class _Lane:
                 return
 
     def _is_alive(self, at: bytes) -> None:
-        """Note progress when the worker is at another sample. After a resume it skips many before it makes a batch."""
+        """Note progress at each new sample of the worker. After a resume it skips many before its first batch."""
         if at != self._at:
             self._at, self._moved_at = at, time.monotonic()
             liveness.note_progress()

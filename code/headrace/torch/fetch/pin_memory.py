@@ -27,7 +27,7 @@ class DeviceCopies:
         self._last: tuple[Any, Any] | None = None
 
     def ahead(self, steps: Pairs) -> Pairs:
-        """Yield each pair of `steps`: a batch, which is put on the device first, and another value."""
+        """Yield the pairs (batch, other value) of `steps`, with each batch on the device."""
         if self.pins:
             return self._beside_the_step_before(steps)
         return ((to_device(batch, self.device), other) for batch, other in steps)
@@ -61,7 +61,7 @@ class DeviceCopies:
 
 
 def to_device(batch: Any, device: torch.device) -> Any:
-    """Return the batch with its tensors on the device. A copy from pinned memory may still be running then."""
+    """Return the batch with its tensors on the device. Does not wait for copies from pinned memory to end."""
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
