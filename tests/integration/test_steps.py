@@ -108,7 +108,7 @@ def test_where_measure_is_on_some_ranks_only_no_step_is_made_beside_the_others(m
     first.on_train_begin()
     measure.on_train_begin()
     measure.on_train_end()
-    assert "give callbacks.Measure to fit on every rank" in capsys.readouterr().out
+    assert "give fit a callbacks.Measure on every rank" in capsys.readouterr().out
     assert all(map(np.array_equal, weights, trained.get_weights()))
 
 

@@ -57,7 +57,7 @@ def wide_wire(subject: Subject) -> Iterator[Finding]:
         origin, narrow_type = "made of uint8 pixels", "uint8"
         by_image = any("Mean" in stage.ops for stage in subject.pipeline.stages)
         layer = "Lambda(tf.image.per_image_standardization)" if by_image else "Rescaling(1 / 255)"
-        fix = f"stay uint8 up to distribute, and scale in the model: keras.layers.{layer}"
+        fix = f"keep pixels uint8 up to distribute, and scale them in the model: keras.layers.{layer}"
     else:
         origin, narrow_type = "which can be narrowed only if the values fit", "numbers of half the width"
         fix = "if the values fit: tf.cast before distribute, and back in the model"

@@ -55,7 +55,7 @@ class Measure(StepCallback):
             self._meter.begin(measure_ideal_step(self.model, self._dataset, self._batch_size))
             return
         self._meter.begin()
-        print("the ideal step is not measured: give callbacks.Measure to fit on every rank", flush=True)
+        print("the ideal step is not measured: give fit a callbacks.Measure on every rank", flush=True)
 
     def on_test_begin(self, logs: Logs = None) -> None:
         self._take_last()

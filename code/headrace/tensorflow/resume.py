@@ -271,7 +271,7 @@ class TaggedDataset:
         return TaggedDataset(self.shards, self.dataset.batch(batch_size, drop_remainder))
 
     def untagged(self, distributed: tf.data.Dataset) -> tf.data.Dataset:
-        """Return the elements without tags, on the trainer. A batch's tags are kept until its step is counted."""
+        """Remove the tags from elements that this rank receives. A batch's tags are kept until its step is counted."""
         return distributed.map(self.shards._noted)
 
 

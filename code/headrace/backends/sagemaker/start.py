@@ -1,4 +1,4 @@
-"""Submit the job that start_job.py's flags describe to SageMaker; with --dry_run, print its request instead."""
+"""Submit a job to SageMaker, as start_job.py's flags describe it. With --dry_run, print the request instead."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 COME, GO, DONE, ASKED, HERE = range(1, 6)
 """Tags of messages between rank 0 and the others."""
 ANSWER_S = 3.0
-"""Seconds for a rank to answer that it is alive. While it waits, it polls for the question every few milliseconds."""
+"""Seconds for a rank to answer "are you alive?". A rank that waits looks for this question every few milliseconds."""
 MARGIN = 2.0
 """Factor by which other ranks wait longer than rank 0. Rank 0 knows more, so it should be the first to report."""
 _REST_S = (0.0002, 0.005)

@@ -19,10 +19,10 @@ from headrace.tensorflow.sharding.dataset_graph import DatasetGraph, Node
 MOST_TOLD = 200
 """The most transformations of a dataset that ranks compare."""
 _ALIKE = (
-    "To make them equal: do not shard by rank; sort lists of files; adapt() layers to unshuffled data; on all ranks, "
-    "use the same seed= for a shuffle in Python (such as …_dataset_from_directory) and for a shuffle before a take or "
-    "zip; let a mapped function draw random numbers with TensorFlow, not with Python or NumPy, or call "
-    "keras.utils.set_random_seed first. To give each rank its own dataset: data.distribute(…, shared=False)"
+    "Make them equal on all ranks: do not shard by rank; sort lists of files; adapt() layers to unshuffled data; use "
+    "one seed= for shuffles in Python (such as …_dataset_from_directory), and for a shuffle before a take or zip. A "
+    "mapped function must draw random numbers with TensorFlow, or the script call keras.utils.set_random_seed first. "
+    "To give each rank its own dataset: data.distribute(…, shared=False)"
 )
 Found = tuple[bool, list[tuple[str, int]]]
 """Whether a dataset is endless, and (place in the script, fingerprint) pairs, which must be equal on all ranks."""

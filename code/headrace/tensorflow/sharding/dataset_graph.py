@@ -189,7 +189,7 @@ class DatasetGraph:
         """Return the dataset that ends with this transformation, as flat tuples; see `spliced` and `build`.
 
         With `for_size`, ask the result only for its size: its large constants are empty, so that they are not copied.
-        Without `for_size`, finite sizes that the script asserts are dropped: a part of the dataset has fewer elements.
+        Otherwise the script's assert_cardinality is dropped if it is finite, because a part has fewer elements.
         """
         return tf.data.experimental.from_variant(self._made(node, new or {}, for_size, ordered), node.specs)
 
@@ -200,7 +200,7 @@ class DatasetGraph:
     def _made(
         self, node: Node, new: Mapping[Node, tf.data.Dataset], for_size: bool = False, ordered: bool = False
     ) -> tf.Tensor:
-        """Return the variant tensor of the dataset that ends with a transformation, made eagerly."""
+        """Make the dataset that ends with `node`, eagerly, and return its variant tensor."""
         names, values = [f"{each.name}:0" for each in new], [compat.variant_of(each) for each in new.values()]
 
         def build(*given: tf.Tensor) -> list[tf.Tensor]:

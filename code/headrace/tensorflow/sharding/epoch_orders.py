@@ -68,8 +68,8 @@ def _seeded_shuffles(graph: DatasetGraph) -> list[tuple[Any, int]]:
 def in_passes(dataset: tf.data.Dataset, orders: Sequence[int]) -> list[tf.data.Dataset]:
     """Return one dataset for each pass. They differ in their random draws and, if `orders` are given, in their order.
 
-    `dataset` has the first order. A worker begins a pass with the states of random generators that are in the graph. If
-    all passes had one graph, Keras's augmentation layers would change an image in the same way in every pass. The other
+    `dataset` has the first order. Each pass has a graph, with the states of random generators in it. With one graph
+    for all passes, Keras's augmentation layers would change an image in the same way in every pass. The later
     graphs are edited copies of the first, since tracing the dataset again would take twenty times as long.
     """
     made: list[tf.data.Dataset] = []

@@ -83,10 +83,10 @@ class Shuffle:
 
 
 def shuffle_of(node: Node, elements: int, above: Sequence[Node]) -> Shuffle | None:
-    """Return the shuffle of a listing's elements; None if there is none.
+    """Return the shuffle of a listing's elements (file names, numbers, rows of arrays); None if there is none.
 
     Args:
-        above: the transformations that read the listing, nearest last.
+        above: the transformations after the listing. The last one reads the listing itself.
     """
     if elements == INFINITE or elements < 1 or not _is_selectable(node):
         return None

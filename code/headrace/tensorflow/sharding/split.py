@@ -207,10 +207,10 @@ def _in_order(
 
 
 def _keep_splits(graph: DatasetGraph, new: dict[Node, tf.data.Dataset], sources: Collection[Node]) -> None:
-    """Concatenate an empty dataset to each input that every worker would otherwise make whole, not in parts (splits).
+    """Concatenate an empty dataset to each input of which every worker would make all elements, not a part (split).
 
-    In `files.shuffle(n).interleave(…)` the shuffle makes the iterator of `files` late, when tf.data has no splits. A
-    repeat does the same. A concatenation keeps the splits: docs/tensorflow-lost-splits.md.
+    In `files.shuffle(n).interleave(…)` the shuffle makes the iterator of `files` too late: tf.data then gives it no
+    splits. A repeat does the same. A concatenation keeps the splits: docs/tensorflow-lost-splits.md.
     """
     for node in reversed(list(graph.sink.subtree(sources))):
         if node.op in _FORGETTING and node.inputs[0] not in new:

@@ -39,7 +39,7 @@ BLOCKS = 64
 MAX_BLOCK = 256
 """The most elements in a block if an element's size is not known (such as text that names files) or is large."""
 MAX_SMALL_BLOCK = 2048
-"""The most elements in a block of up to `MAX_SMALL_BLOCK_BYTES`. Larger blocks take fewer requests."""
+"""The most elements in a block of up to `MAX_SMALL_BLOCK_BYTES`. The more elements, the fewer requests."""
 MAX_SMALL_BLOCK_BYTES = 8 << 20
 SKIPPING_BLOCKS = 32
 """The most blocks of a listing if a worker must make, and skip, all elements before its block."""
@@ -79,7 +79,7 @@ def find_sources(graph: DatasetGraph, one_block_a_batch: bool = False) -> list[S
     """Return the listings of a pipeline: the inner datasets that are to be handed out in blocks.
 
     Args:
-        one_block_a_batch: let each block be one batch. Ranks that read the data themselves get blocks at no cost.
+        one_block_a_batch: let each block be one batch, as for ranks that read the data themselves: no requests.
 
     Raises:
         InputError: splitting would change what the dataset gives; the text names the script's line and the fix.

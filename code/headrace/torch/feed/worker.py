@@ -94,7 +94,7 @@ class Worker:
     Args:
         number, count: this worker's number, and the number of the server's workers.
         loaders: the script's loaders, by key.
-        limit_s: seconds allowed for a batch (in a shard, for a sample) if its loader has no `timeout`.
+        limit_s: seconds allowed for a batch, or for a sample of a stream, if the loader has no `timeout`.
         send_timeout_s: seconds that a rank may leave an answer unread.
     """
 

@@ -83,7 +83,7 @@ def check_server(address: str) -> None:
 
 
 def agreed_protocol(path: Path, timeout_s: float) -> str:
-    """Wait for the file in which the launcher names the one protocol that carries a job's batches, and return its name.
+    """Return the protocol that carries a job's batches. Wait for the file in which the launcher names it.
 
     Raises:
         DeadlineError: there is no such file after `timeout_s` seconds.
