@@ -40,8 +40,8 @@ LOOK_EVERY_S = 0.5
 WAITING_SHARE = 0.2
 """Share of `stall_timeout_s` after which a rank reports that it waits in a collective."""
 _HOW_TO_CONNECT = (
-    "leave out rank and world_size and keep the launcher's RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, or call "
-    "headrace.torch.init()"
+    "call headrace.torch.init(), or call init_process_group without rank and world_size, and keep the launcher's RANK, "
+    "WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
 )
 _COLLECTIVES = (os.path.join("torch", "distributed", ""), os.path.join("torch", "nn", "parallel", "distributed.py"))
 _FOLDERS = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), os.path.dirname(headrace.__file__))

@@ -16,8 +16,8 @@ from headrace.errors import InputError
 
 PLACE_BITS = 32
 LAG_EPOCHS, LAG_POSITIONS = 2, 1024
-"""A position's missing elements count as skipped once it is over LAG_EPOCHS epochs and over LAG_POSITIONS positions
-behind the newest one. A lag is normal, since workers hold several positions at a time, and some workers are slow."""
+"""How far a position may lag behind the newest position. If its lag exceeds both limits, its missing elements count as
+skipped. A lag is normal, since workers hold several positions at a time, and some workers are slow."""
 _PLACE_MASK = (1 << PLACE_BITS) - 1
 Ranges = list[list[int]]
 """Sorted integers, as half-open ranges `[first, end)` with gaps between them."""
@@ -73,7 +73,7 @@ class Ledger:
 
     @property
     def begun_elements(self) -> int:
-        """Number of elements trained on from position `mark` on. A stream that resumes at `mark` leaves them out."""
+        """Number of trained elements in positions from `mark` onwards. A stream that resumes at `mark` omits them."""
         whole = sum(self._count(position) for position in self._done)
         return whole + sum(int(done.sum()) for done in self._begun.values())
 

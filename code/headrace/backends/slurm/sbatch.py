@@ -139,8 +139,8 @@ class Follower:
 def job_state(job_id: str) -> str:
     """Return a job's state and Slurm's reason for it. Raises `SetupError` if Slurm does not answer.
 
-    A heterogeneous job has a state for each component: an unfinished component's is returned, else a failed one's, else
-    any. If Slurm does not know the job any more, the state is `GONE`.
+    A heterogeneous job has a state for each component. Return the state of an unfinished component, else of a failed
+    one, else of any. If Slurm does not know the job any more, return `GONE`.
     """
     try:
         told = _slurm("squeue", "--noheader", "--states=all", f"--jobs={job_id}", "--format=%T %r")

@@ -18,7 +18,7 @@ Write = Callable[[Sequence[Record]], None]
 MOST_WAITING = 1000
 """The number of records that may wait to be written; further ones are dropped."""
 CLOSE_S = 2.0
-"""Seconds that the end of a job waits until the last records are written."""
+"""Longest time, in seconds, that the end of a job waits for the last records to be written."""
 
 
 class Exporter:

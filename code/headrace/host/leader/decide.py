@@ -35,7 +35,7 @@ from headrace.job.settings import Settings
 from headrace.outcome import RootCause
 
 END_S = 30.0
-"""Seconds that MPI may take to end once all ranks have left, or one has failed."""
+"""Seconds that MPI may take to end once every rank has logged that it leaves MPI, or a rank has failed."""
 ABORT_S = 5.0
 """Seconds that ranks may take to end once their preflight has failed."""
 ORTED_PATIENCE_S = 3.0
@@ -107,7 +107,7 @@ class Decider:
         )  # fmt: skip
 
     def is_over(self, now: float) -> bool:
-        """Return whether to terminate MPI: it still runs, `END_S` after all ranks have finished their scripts."""
+        """Return whether to terminate MPI, because it still runs `END_S` after all ranks have ended their scripts."""
         over = now > self.ranks.ends_by
         if over:
             self._log.say(f"MPI still runs {END_S:g} s after all ranks have ended their scripts; terminating it")
@@ -209,7 +209,7 @@ class RankWatch:
         self.starts_by = math.inf
         """Deadline for the preflight to begin, in monotonic seconds; infinity without a preflight or once it runs."""
         self.ends_by = math.inf
-        """Deadline for MPI to end, in monotonic seconds; infinity until all ranks have left."""
+        """Deadline for MPI to end, in monotonic seconds; infinity until every rank has logged that it leaves."""
         self.aborts_by = math.inf
         """Deadline for all ranks to end, in monotonic seconds; infinity until a rank has failed."""
 
@@ -219,7 +219,7 @@ class RankWatch:
             self.starts_by = now + self._settings.preflight_timeout_s
 
     def take_event(self, event: Event, now: float) -> None:
-        """Set or lift deadlines when a rank logs that its preflight began or failed, or that it fails or leaves."""
+        """Set or lift deadlines when a rank logs that its preflight began or failed, or that it fails or leaves MPI."""
         if event.name == PREFLIGHT_STARTED:
             self.starts_by = math.inf
         elif event.name == PREFLIGHT_FAILED:

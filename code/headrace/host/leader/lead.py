@@ -152,7 +152,7 @@ class Leader:
             self._decider.give_up(missing)
 
     def _takes_batches(self) -> bool:
-        """Return whether ranks get batches. Some frameworks show this at the first batch, others at the first step."""
+        """Return whether ranks get batches. PyTorch ranks show it at their first batch, others at their first step."""
         plan = self._run.plan
         shown = FRAMEWORKS[plan.settings.framework].shows_batches and any(plan.paths.signal_dir.glob("rank[0-9]*"))
         return shown or self._stepping
@@ -162,7 +162,7 @@ class Leader:
         return self._times.has_reached("first_step")
 
     def _missing_for_data(self) -> list[str]:
-        """Return what ranks wait for. Tell all hosts once the data service has decided, such as on a protocol."""
+        """Return what ranks wait for. Once the data service has decided on a transfer protocol, tell all hosts."""
         run, reports = self._run, self._reports()
         if self._decision is None:
             self._decision = run.service.decide(reports, self._hosts.lost, time.monotonic())
@@ -260,7 +260,7 @@ class Leader:
                 self._times.reach("trainer_ready", at)
 
     def _news(self) -> Body:
-        """Return what a lease renewal sends: phase, and the data service's decision. The leases' threads call it."""
+        """Return what a lease renewal sends: job phase and data service's `Decision`. The leases' threads call this."""
         decision = self._decision
         phase = STEPPING if self._stepping else STARTING
         return {"phase": phase, "decision": dict(decision.fields) if decision else None}

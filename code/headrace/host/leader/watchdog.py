@@ -14,16 +14,16 @@ from headrace.host.mpi.output import RankLog
 from headrace.outcome import RootCause
 
 STILL_S = 10.0
-"""Seconds after which ranks that wait for each other count as hung, if no main thread has moved meanwhile."""
+"""Seconds after which ranks that wait for each other count as hung, if no main thread leaves its place in the code."""
 _REDUCERS = " or ".join(each.stall_words.reducer for each in FRAMEWORKS.values() if each.stall_words)
 
 
 class StallWatchdog:
     """Watches the files by which `headrace.rank.liveness` shows progress; scripts need not do anything for it.
 
-    Progress is a step, a batch, a collective, or a main thread that moves in its program. Moves do not count while an
-    allreduce waits for a rank: a rank that moves but never joins has hung. Until the first step, batch or collective,
-    printed lines count too. Any change of a file's time counts, even backwards, because the wall clock may jump.
+    Progress is a step, a batch, a collective, or a move: a main thread reaches another place in its code. Moves do not
+    count while an allreduce waits for a rank, since a rank that moves but never joins has hung. Until the first step,
+    batch or collective, printed lines count too. Any change of a file's time counts: the wall clock may jump back.
     """
 
     def __init__(self, signal_dir: Path, timeout_s: float, start_timeout_s: float, now: float) -> None:
@@ -62,7 +62,7 @@ class StallWatchdog:
     def limit_name(self) -> str:
         """The setting that limits the time without progress, or the reason for the shorter limit `STILL_S`."""
         if self._deadlocked:
-            return f"and {_REDUCERS} reports every rank as missing"
+            return f"and {_REDUCERS} reports all ranks missing in a collective"
         return "stall_timeout_s" if self._seen else "startup_timeout_s"
 
     def _files(self, prefix: str) -> dict[str, int]:

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from headrace.tensorflow.resume import Shards
 
 STOPPING_S = 30.0
-"""Seconds that rank 0, asked to stop and with its checkpoint saved, waits for the launcher to end the job."""
+"""Seconds that rank 0 waits for the launcher to end the job, after it has saved a checkpoint on a stop request."""
 WEIGHTS_FILE = "model.weights.h5"
 LEDGER_FILE = "ledger.json"
 PROGRESS_FILE = "progress.json"
 EPOCH_OVER = "the resumed epoch is over"
-"""Value of `model.stop_training` that ends only the resumed epoch. If another callback sets True, training ends."""
+"""Value of `model.stop_training` that ends only the resumed epoch. True, set by another callback, ends training."""
 
 
 class Checkpoint(StepCallback):
@@ -107,9 +107,9 @@ class Checkpoint(StepCallback):
         """Load the newest checkpoint, if there is one, and return the epoch to continue with (0 without a checkpoint).
 
         After a checkpoint within an epoch, only the epoch's remaining steps are made. If Keras does not know an epoch's
-        number of steps, it is taken from the epoch before; a first epoch is then made again as a whole. Call this on
-        every rank: rank 0 reads the checkpoint, and all ranks get its weights and optimizer state. Raise `InputError`
-        if the model has no weights yet, or if the checkpoint is of another model.
+        number of steps, the previous epoch's is used. The first epoch has no previous one, so it is repeated in full.
+        Call this on every rank: rank 0 reads the checkpoint, and all ranks get its weights and optimizer state. Raises
+        `InputError` if the model has no weights yet, or if the checkpoint is of another model.
         """
         epoch = step = steps = 0
         ranks = collectives.size()

@@ -38,7 +38,7 @@ SAMPLE_SHARE = 0.8
 """Longest time for one batch, as a share of `stall_timeout_s`. A hang must be reported before the watchdog acts."""
 ALONE = (
     "(a data host runs the script as the only rank, without a GPU: use headrace.torch.init() and "
-    "headrace.torch.device(), and ask headrace.torch.is_feed_server())"
+    "headrace.torch.device(), and if headrace.torch.is_feed_server() is true, skip what only ranks should do)"
 )
 ACCEPT_AGAIN_S = FORK_AGAIN_S = LOOK_EVERY_S = 0.5
 SAME = (
@@ -144,7 +144,7 @@ class FeedServer:
             pass  # not a rank of this job, or it has gone
 
     def _answer(self, hello: Any) -> dict[str, Any]:
-        """Return the reason to refuse a rank; empty if none. Raises `InputError` if `hello` is not a rank's message."""
+        """Return reply fields that refuse a rank, or none to admit it. Raises `InputError` if `hello` is malformed."""
         if not isinstance(hello, dict) or type(hello.get("loader")) is not str or type(hello.get("slot")) is not int:
             raise InputError("not a hello")
         key, config, loaders = hello["loader"], hello.get("config"), self._loaders
@@ -155,7 +155,7 @@ class FeedServer:
             self._asked.set()
             return {"unknown": "for now"}
         if told := differences(loaders[key].config, config if isinstance(config, dict) else {}, "the rank"):
-            return {"problem": f"loader {key} of the script differs: {told}; {SAME}"}
+            return {"problem": f"the script's loader {key} differs between feed server and rank: {told}; {SAME}"}
         return {}
 
 
@@ -308,7 +308,7 @@ class _Serving(FeedServer):
         _refuse(problem)
 
     def go_on_without(self, problem: str) -> None:
-        """If the script has ended after its first batch, print `problem` (the reason) and keep serving; else return."""
+        """If `problem` ended the script after its first batch, print it and serve for good; otherwise return."""
         while script.is_serving():
             time.sleep(LOOK_EVERY_S)
         if self._listener is not None:

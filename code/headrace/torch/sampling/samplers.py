@@ -22,7 +22,7 @@ ENDLESS = sys.maxsize
 MOST_AT_ONCE = 1 << 22
 """Greatest length of a sampler whose indices are drawn all at once. A longer one is drawn as training goes on."""
 _MORE_THAN_SAID = 64
-"""A sampler counts as endless if it yields more indices than this plus twice its length (or its dataset's length)."""
+"""A sampler is endless if it yields over 2 × length + this many indices. Without a length, the dataset's is used."""
 _CHUNK = 1 << 10
 """Number of samples that are drawn at once from an endless sampler."""
 
@@ -56,7 +56,7 @@ def refuse_dealing(sampler: Any, world: int, dataset: Any) -> None:
             raise InputError(
                 f"{type(each).__name__} divides samples among {each.num_replicas} ranks, but the loader already does "
                 f"so among {world} ranks. Use a sampler of the whole dataset, such as RandomSampler, or torch's "
-                "DistributedSampler over all ranks; with shard_by_rank=False a rank takes what its own sampler yields"
+                "DistributedSampler over all ranks. Or set shard_by_rank=False: each rank takes what its sampler yields"
             )
 
 
@@ -118,7 +118,7 @@ class _Drawing:
         return taken
 
     def _plain(self, drawn: Any) -> Any:
-        """Copy an index or batch, since samplers may reuse a list. Raises `InputError` for others and empty batches."""
+        """Copy an index or batch: samplers may reuse lists. Raises `InputError` for other types and empty batches."""
         if type(drawn) is int and not self._of_batches:
             return drawn
         try:
