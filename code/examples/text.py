@@ -1,7 +1,7 @@
-"""Sentences of any length: split into words by the workers, in batches of about the same length.
+"""Classify sentences of any length. The workers split them into words, and batch those of about the same length.
 
-Start the job with `--channel training=FOLDER`. tools/make_samples.py makes such a folder. Each sentence in it has a
-good or a bad word.
+Start the job with `--channel training=FOLDER`. tools/make_samples.py makes such a folder: a sentence's
+label is 1 if it contains a good word ("bright"), and 0 if it contains a bad one ("grim").
 """
 
 import os

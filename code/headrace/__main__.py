@@ -1,4 +1,4 @@
-"""`headrace COMMAND`, or `python -m headrace COMMAND`."""
+"""Run `headrace COMMAND` or `python -m headrace COMMAND`: import the command's module and call its function."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from headrace.terminal.parser import exit_status
 
 COMMANDS = {
     "begin": {
-        "new": ("headrace.cli.new", "write a training script to edit into a folder"),
-        "setup": ("headrace.cli.setup", "build Horovod for this Python: once, only for TensorFlow"),
+        "new": ("headrace.cli.new", "write a training script into a folder, for you to edit"),
+        "setup": ("headrace.cli.setup", "build Horovod for this Python, once; PyTorch does not need it"),
     },
     "train": {
         "run": ("headrace.cli.start:run", "train for free, on hosts simulated on this machine"),
@@ -23,8 +23,8 @@ COMMANDS = {
         "runs": ("headrace.cli.finished_runs:list_runs", "list the runs in runs/"),
         "report": ("headrace.cli.finished_runs:report", "report on finished runs: a table, plots, one HTML page"),
         "compare": ("headrace.report.compare", "put finished runs beside each other"),
-        "plan": ("headrace.cli.finished_runs:plan_from", "say from one run what to rent and where to make batches"),
-        "dashboard": ("headrace.backends.sagemaker.dashboard", "a job's CloudWatch dashboard, printed or created"),
+        "plan": ("headrace.cli.finished_runs:plan_from", "advise what to rent and where to make batches, from one run"),
+        "dashboard": ("headrace.backends.sagemaker.dashboard", "print or create a job's CloudWatch dashboard"),
     },
     "look for mistakes": {
         "lint": ("headrace.lint.command", "name what costs most in a script's tf.data pipeline"),

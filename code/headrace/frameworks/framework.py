@@ -66,7 +66,7 @@ class Framework:
     data_service: str
     """Module of `headrace.host.services` with the framework's data service, which makes batches."""
     without_sharing: str
-    """Argument that a script passes for a dataset that ranks must not divide, because each host has its own files."""
+    """Argument that keeps ranks from dividing a dataset. A script needs it if each host has different files."""
     measured_by: str
     """Class that a script uses to have its steps measured."""
     rank_environ: Callable[[RankFacts], dict[str, str]]
@@ -85,7 +85,7 @@ class Framework:
     has_sockets_in_tmpdir: bool = False
     """True if the framework's processes use sockets in TMPDIR. The path of TMPDIR must then be short."""
     shows_batches: bool = False
-    """True if the file `rankN` in the signal folder shows rank N's first batch, and not only its first step."""
+    """True if rank N touches `rankN` in the signal folder at its first batch; False: only at its first step."""
     trains_in_threads: bool = False
     """True if a rank must end when any of its threads, not only the main one, loses the connection to another rank."""
     noise: str = ""

@@ -18,7 +18,7 @@ NOT_FOR_HOSTS = "# Hosts are not told of the rest"
 
 
 def host_constraints(own: Path) -> str:
-    """Return the version constraints for hosts, from the file in the folder `own`; empty if it has no such file."""
+    """Return the lines for hosts from constraints.txt in headrace's folder, `own`; empty if there is no such file."""
     file = own / CONSTRAINTS
     return file.read_text(encoding="utf-8").partition(NOT_FOR_HOSTS)[0] if file.is_file() else ""
 

@@ -16,7 +16,7 @@ from headrace.report.runs import was_interrupted
 FEW_STEPS = 20
 SHORT_EPOCH = 50
 RECEIVE_CPU_S_PER_BATCH = 3e-3
-"""Most CPU seconds that count as a rank's cost of receiving a batch, apart from its bytes; the rest is waiting."""
+"""Most CPU seconds counted for receiving a batch, besides the cost per byte. CPU time above this is spent waiting."""
 NO_LIMIT = float("inf")
 
 
@@ -49,7 +49,7 @@ class Measured:
     own_step_s: float | None
     """Step time in seconds that `predict` gives for the run's hosts; None if simulated hosts may share processors."""
     least_step_s: float | None
-    """Step time in seconds that `predict` gives if hosts share no processors. It should not exceed the measured one."""
+    """Step time in seconds that `predict` gives if hosts share no processors. Wrong if `step_s` is far shorter."""
     notes: tuple[str, ...]
     """Assumptions behind the figures, and figures that were not measured."""
 
@@ -135,7 +135,7 @@ def _least_step_s(work: Workload, trainer: Group, summary: Mapping[str, Any], ta
 
 
 def _ranks_note(ranks: float, kind: InstanceType, batch: int, hosts: int) -> list[str]:
-    """Return a note on a rank's batch size, unless the run's ranks per host, `ranks`, equal the GPUs of `kind`."""
+    """Return advice on a rank's batch size if `ranks`, the run's ranks per host, differs from the GPUs of `kind`."""
     theirs = max(kind.gpus, 1)
     if ranks == theirs:
         return []

@@ -146,7 +146,7 @@ def _state_of(holder: Any) -> Any:
 
 
 def _load_state(holder: Any, state: Any) -> None:
-    """Load an object's state. For a module, change the state's names to those that torch.compile gives them now."""
+    """Load an object's state. For a module, first rename the entries to its own names, which torch.compile changes."""
     if isinstance(holder, torch.nn.Module):
         now = holder.state_dict()
         names = {_uncompiled(name): name for name in (*now, *getattr(now, "_metadata", ()))}

@@ -54,7 +54,7 @@ class DataLoader(TorchDataLoader[Any]):
     1. It takes torch's arguments, and yields the same batches whether data hosts or local workers make them.
     2. A batch depends only on seed, epoch, position, and the dataset as it was at the first `iter(loader)`. Workers
        keep this dataset, as with `persistent_workers=True`, and do not see later changes.
-    3. Afterwards only `loader.set_epoch(epoch)` reaches the workers: it selects the order and the random draws, and
+    3. After the first `iter`, only `loader.set_epoch(epoch)` reaches the workers. It sets order and random draws, and
        calls `dataset.set_epoch(epoch)` in each process that makes samples. Without it each `iter()` is the next epoch.
     4. All ranks make the same loaders in the same order, with the same seed and data, and iterate over them alike.
     5. The ranks share an epoch in `DistributedSampler`'s order and make equally many steps; up to `world − 1` samples
@@ -81,7 +81,7 @@ class DataLoader(TorchDataLoader[Any]):
         on_error: `raise`: a sample that raises ends the job. `skip`: it is left out of its batch, and counted.
         shard_by_rank: whether the ranks share the dataset. False: this rank takes all of it, or its sampler's part.
         shards: number of parts that an `IterableDataset`'s epoch is divided into; it determines the order. Each part
-            has a process of its own. By default `num_workers` for each rank, at least one.
+            has a process of its own. Default: ranks × max(`num_workers`, 1).
         prefetch_bytes: limit on the bytes of batches from feed servers that this rank holds; default 2 GiB. Two batches
             are always allowed.
         device: device that batches are put on. Copies to a GPU start from pinned memory, during the previous step.
@@ -143,7 +143,7 @@ class DataLoader(TorchDataLoader[Any]):
 
     @property
     def batch_sampler(self) -> Any:  # type: ignore[override]
-        """The script's batch sampler. If a map-style dataset has none, it is a sampler of this rank's batches."""
+        """The script's batch sampler. Without one, a map-style dataset gets a sampler of this rank's batches."""
         made = self.__dict__["batch_sampler"]
         return RankBatchSampler(self, made) if made is self._dealt_batches and made is not None else made
 
@@ -152,7 +152,7 @@ class DataLoader(TorchDataLoader[Any]):
         if "batch_sampler" in self.__dict__:
             raise InputError(
                 "the script has replaced the loader's batch_sampler, as InfiniteDataLoader and MultiEpochsDataLoader "
-                "do. Pass the sampler when you make the loader. The workers stay for all epochs in any case"
+                "do to keep workers. This loader always keeps its own: pass the sampler when you make the loader"
             )
         self.__dict__["batch_sampler"] = given
 
@@ -347,7 +347,7 @@ class DataLoader(TorchDataLoader[Any]):
         self._whole = self._whole or (self.epoch, self.begun) == (epoch, True)
 
     def _take(self, fetched: Fetched, epoch: int, position: int, whole: bool) -> None:
-        """Record that the script has taken a batch. One of an earlier epoch does not change the loader's position."""
+        """Record that the script has taken a batch. A batch of an earlier epoch does not change the position."""
         if (self.epoch, self.begun) == (epoch, True):
             self._position, self._whole = position, whole
             if self._shards:

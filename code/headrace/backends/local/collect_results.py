@@ -76,8 +76,8 @@ def _summary_without_leader(
 def _cause_without_leader(folder: Path, exit_codes: Mapping[str, int], killed: Sequence[str]) -> dict[str, Any]:
     """Return the root cause of a run whose leader wrote no summary.
 
-    A failed host may have written no root cause of its own: then the first such host's failure is the root cause.
-    Otherwise it is the first cause that a host wrote. Without both, it is the first killed host, or the first host.
+    It is the failure of the first host that failed, was not killed and wrote no root cause; else the first root cause
+    that a host wrote; else the first killed host; else the first host.
     """
     run = RunPaths(folder)
     words: list[RootCause] = []

@@ -17,7 +17,7 @@ from headrace.job.settings import MLFLOW_URI_VARIABLE, without_password
 
 
 def open_exporters(plan: HostPlan, log: HostLog) -> list[Exporter]:
-    """Return the leader's exporters. If one cannot be opened, the log says why and its records are discarded."""
+    """Return the leader's exporters. An exporter that cannot open its destination logs why, and drops its records."""
     port, job_name, path = plan.settings.metrics_port, plan.settings.job_name, plan.paths.output_dir / METRICS
     folder = plan.paths.output_dir / TENSORBOARD
     exporters = [

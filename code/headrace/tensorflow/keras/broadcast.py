@@ -38,7 +38,7 @@ def is_built(model: keras.Model) -> bool:
 
 @contextlib.contextmanager
 def called_built(model: keras.Model) -> Iterator[None]:
-    """Set `model.built` while Keras saves or loads a model with weights. Keras never sets it if there is no `call`."""
+    """Mark a model with weights as built while Keras saves or loads it. Without a `call`, Keras never marks it."""
     was = model.built
     model.built = was or is_built(model)
     try:

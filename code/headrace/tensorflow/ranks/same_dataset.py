@@ -19,10 +19,10 @@ from headrace.tensorflow.sharding.dataset_graph import DatasetGraph, Node
 MOST_TOLD = 200
 """The most transformations of a dataset that ranks compare."""
 _ALIKE = (
-    "Make them equal on all ranks: do not shard by rank; sort lists of files; adapt() layers to unshuffled data; use "
-    "one seed= for shuffles in Python (such as …_dataset_from_directory), and for a shuffle before a take or zip. A "
-    "mapped function must draw random numbers with TensorFlow, or the script call keras.utils.set_random_seed first. "
-    "To give each rank its own dataset: data.distribute(…, shared=False)"
+    "Make them equal on all ranks: do not shard by rank. Sort lists of files. Call adapt() of layers with unshuffled "
+    "data. Give one seed= to shuffles in Python (such as …_dataset_from_directory), and to a shuffle before a take or "
+    "zip. In mapped functions, draw random numbers with TensorFlow, or begin the script with "
+    "keras.utils.set_random_seed. To give each rank its own dataset: data.distribute(…, shared=False)"
 )
 Found = tuple[bool, list[tuple[str, int]]]
 """Whether a dataset is endless, and (place in the script, fingerprint) pairs, which must be equal on all ranks."""
@@ -36,7 +36,7 @@ _contents: weakref.WeakKeyDictionary[DatasetGraph, dict[tuple[str, ...], bytes]]
 
 
 def told(graph: DatasetGraph) -> list[tuple[str, int]]:
-    """Return each transformation's place and fingerprint, inputs first. The first difference causes all later ones."""
+    """Return each transformation's place and fingerprint, inputs first. The first mismatch of ranks is the cause."""
     nodes = [graph.sink, *itertools.islice(dict.fromkeys(graph.sink.subtree()), 1, MOST_TOLD)]
     return [place(node, seeds=False) for node in reversed(nodes)]
 

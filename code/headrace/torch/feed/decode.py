@@ -61,7 +61,7 @@ class Malformed(InputError):
 
 
 class Decoder:
-    """Decoder of one batch. Fill `buffers` with the payload, then call `batch`. `state` is the state of the dataset.
+    """Decoder of a batch. Fill `buffers` (payload), then call `batch`. `state` is the dataset's state after the batch.
 
     Args:
         payload_bytes: size of the payload, which follows the header.

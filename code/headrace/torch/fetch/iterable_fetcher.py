@@ -76,7 +76,7 @@ class ShardRequest:
 
 
 class WorkerInfo:
-    """Return value of `get_worker_info` inside a shard. `asked` becomes true when any of its properties is read."""
+    """Return value of `get_worker_info` in a shard. `asked`: whether its id, num_workers or dataset has been read."""
 
     rng = None
     worker_method = "multiprocessing"
@@ -208,7 +208,7 @@ def _has_state(dataset: Any) -> bool:
 
 
 def _copied(dataset: Any) -> Any:
-    """Return a shallow copy, but also copy lists and numbers in shared memory, since iteration may change them."""
+    """Return a shallow copy. Its lists and one-element shared tensors are copied too: iteration may change them."""
     try:
         copied = copy.copy(dataset)
     except RecursionError:  # a wrapper whose __getattr__ reads an attribute that an empty copy lacks
