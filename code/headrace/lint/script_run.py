@@ -34,11 +34,11 @@ class Captured:
     wires: list[tf.data.Dataset] = field(default_factory=list)
     """Datasets that `data.distribute` was given, in the order of its calls."""
     shardings: list[str] = field(default_factory=list)
-    """The `sharding` argument of each call of `data.distribute`, in the order of `wires`."""
+    """The `sharding` argument of each call of `data.distribute`, in the order of the calls."""
     sources: dict[int, str] = field(default_factory=dict)
     """Script line (`file:line`) that made each dataset, by its `id`. `kept` holds the datasets, so no id is reused."""
     distributed: list[tf.data.Dataset] = field(default_factory=list)
-    """Datasets that `data.distribute` returned, in the order of `wires`."""
+    """Datasets that `data.distribute` returned, in the order of its calls."""
     trained: tf.data.Dataset | None = None
     """Dataset that training would have read; None if the script ended before its training."""
     kept: list[tf.data.Dataset] = field(default_factory=list)

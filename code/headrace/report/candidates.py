@@ -51,7 +51,7 @@ class Option:
 
     @property
     def cost_per_sample(self) -> float:
-        """Cost of a sample, only to compare options: a ratio of two has a meaning, the number alone has none."""
+        """Cost of a sample, in no particular unit: use it only to compare options."""
         return self.cost_per_hour / self.samples_per_s
 
     def flags(self, run: Measured) -> str:

@@ -44,7 +44,7 @@ def main(argv: Sequence[str], find: Find = lambda run, _: run) -> int:
         if free := next((kind.name for kind in kinds if kind and kind.usd_per_hour is None), None):
             print(f"{summary['job_name']} has no price: the table has none for {free}; give --price {free}=USD")
         elif stands_for and not cost:
-            print(f"{summary['job_name']} has no price: give --as for simulated hosts of both groups")
+            print(f"{summary['job_name']} has no price: a host's type is unknown; give --as for each simulated group")
     print(f"report: {path}")
     return 0
 
@@ -100,7 +100,7 @@ def _read(folders: Sequence[Path]) -> list[tuple[Summary, Timeline]]:
 
 def _notes(runs: Runs, prices: Sequence[Price | None], dated: str) -> list[str]:
     notes = [
-        "Step times are rank 0's, the first step left out. The waiting for data is 1 − ideal ÷ mean step time.",
+        "Step times are rank 0's, without the first step. The share waiting for data is 1 − ideal ÷ mean step time.",
         "CPU figures and bytes count from the first step to the end of training.",
     ]
     if any(prices):

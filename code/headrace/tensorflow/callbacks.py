@@ -78,7 +78,7 @@ class Measure(StepCallback):
         self._step_began = now
 
     def _take_last(self) -> None:
-        """Report an epoch's last steps to the meter: `on_train_batch_begin` reports a step once the next begins."""
+        """Report an epoch's last steps to the meter. All other steps are reported when the next step begins."""
         ended, ended_at = self.ended()
         if ended > self._told:
             self._take(ended, ended_at)

@@ -131,7 +131,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 def __getattr__(name: str) -> Any:
     if name == "BestModelCheckpoint":  # Horovod has it for Spark, whose estimator sets its path
         raise AttributeError(
-            "headrace has no hvd.callbacks.BestModelCheckpoint: as fit's last callback on rank 0, give "
-            "keras.callbacks.ModelCheckpoint(path, save_best_only=True), after hvd.callbacks.MetricAverageCallback()"
+            "headrace has no hvd.callbacks.BestModelCheckpoint: use keras.callbacks.ModelCheckpoint(path, "
+            "save_best_only=True) on rank 0, as fit's last callback, after hvd.callbacks.MetricAverageCallback()"
         )
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

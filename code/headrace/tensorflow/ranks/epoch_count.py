@@ -11,7 +11,7 @@ from headrace.events import WAITS_FOR_ENDS, say
 Numbers = tuple[int, int, int, int]
 """A message of four numbers. To rank 0: stream, epoch, batches, flag. From rank 0: stream, epoch, limit, flags."""
 SAY_AFTER_S = 15.0
-"""Seconds without news of an epoch that one rank has ended, after which rank 0 reports the ranks still in it."""
+"""If a rank has ended an epoch and no news of it comes for this many seconds, rank 0 reports the unfinished ranks."""
 FIRST_PATIENCE_S = 5.0
 """Seconds that a rank with two batches waits for ranks that have none yet, so that each rank gets a batch of a short
 stream. Then it goes on, since it may be the only rank that reads the stream."""
@@ -48,7 +48,7 @@ class EpochCounter:
         self._newest: dict[tuple[int, int], int] = {}
 
     def hear(self, rank: int, numbers: Numbers | None) -> list[Numbers]:
-        """Take a message of `rank` (None: it is gone), and (-1, None) each second. Return the messages to all ranks."""
+        """Take a rank's message (None: the rank is gone), or (-1, None) once a second. Return messages to all ranks."""
         if numbers is None:
             self._gone |= {rank} - {-1}
             self._say_waiting()

@@ -73,7 +73,7 @@ def serve_dispatcher(port: int, work_dir: Path) -> None:
 
 
 def offered(transfer_address: str, protocol_file: Path | None, timeout_s: float) -> str:
-    """Return `transfer_address` if this worker has headrace's protocol, else ''. Log its protocol for the launcher.
+    """Return `transfer_address`, or '' if this worker can send by gRPC only. Log its protocol for the launcher.
 
     Raises:
         SetupError: this worker can send by gRPC only, but the job's ranks read by headrace's protocol.

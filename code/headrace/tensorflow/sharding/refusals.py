@@ -83,7 +83,7 @@ def refuse_elements(dataset: tf.data.Dataset) -> None:
     for spec in tf.nest.flatten(dataset.element_spec):
         what = ""
         if isinstance(spec, tf.data.DatasetSpec):
-            what = "datasets, such as window makes: flat_map them into batches of tensors"
+            what = "datasets, such as the windows of Dataset.window: flat_map them into batches of tensors"
         elif isinstance(spec, compat.ExtensionTypeSpec):
             what = f"of an ExtensionType ({type(spec).__qualname__}): make a dict or a tuple of its tensors"
         if what:
@@ -190,7 +190,7 @@ def refusal(node: Node, why: str, fix: str) -> InputError:
 
 
 def warn_of_all_of_it() -> None:
-    """Print a warning, if there are several ranks, that each of them reads all of an unsplit dataset."""
+    """Warn that each rank trains on the whole dataset. Print nothing if there is only one rank."""
     if collectives.size() > 1:
         _warn(
             f"{origin.users_line()}: with exact=False, and no data hosts, each of the {collectives.size()} ranks "
@@ -240,7 +240,7 @@ def _order_advice(listing: Node, reason: str) -> str:
             "a function that decides by the element itself, or by tf.random.stateless_uniform with the element's "
             "number as seed; for rejection_resample: sample_from_datasets([of_each_class.repeat(), …], weights, seed=1)"
         )
-    after = f"shuffle after it ({listing.kind}), or fix the order before it: shuffle(…, seed=1, "
+    after = f"shuffle after it ({listing.kind}), or give the data before it a fixed order: shuffle(…, seed=1, "
     advice = after + "reshuffle_each_iteration=False), list_files(…, shuffle=False), deterministic=True"
     if listing.op == "ZipDataset":
         advice += f"; for MixUp or CutMix, mix within the batch: {_MIXED} after batch()"

@@ -162,7 +162,7 @@ def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.
 def _for_workers(
     graph: DatasetGraph, sources: list[Source], orders: list[int], stream: str, share: Share | None
 ) -> list[tf.data.Dataset]:
-    """Return the datasets for the workers: one for all passes, or several, of which each pass reads the next one."""
+    """Return the workers' datasets: either one for all passes, or a list from which each pass takes the next one."""
     for source in sources if not (share and share.rank) else ():
         place = f"{source.node.kind}:{source.node.where}"
         elements = "endless" if source.elements == INFINITE else source.elements
@@ -179,14 +179,14 @@ def _for_workers(
 
 
 def _replaced(sources: list[Source]) -> dict[Node, Shuffle]:
-    """Return the shuffles that can be replaced by reading their listing in a shuffled order. Keys: the listings."""
+    """Return each source's shuffle, by the source's node, if reading the source in a shuffled order can replace it."""
     return {each.node: each.shuffle for each in sources if each.shuffle and each.shuffle.is_replaceable}
 
 
 def _in_order(
     graph: DatasetGraph, sources: list[Source], shuffles: Mapping[Node, Shuffle], order: int, share: Share | None
 ) -> tf.data.Dataset:
-    """Return the dataset with its sources in blocks. Order number `order` replaces the shuffles in `shuffles`."""
+    """Return the dataset, its sources read in blocks, with order number `order` in place of the given shuffles."""
     new: dict[Node, tf.data.Dataset] = {}
     for source in sources:
         blocks = tf.data.Dataset.range(share.pieces() if share else source.blocks)
@@ -207,10 +207,10 @@ def _in_order(
 
 
 def _keep_splits(graph: DatasetGraph, new: dict[Node, tf.data.Dataset], sources: Collection[Node]) -> None:
-    """Concatenate an empty dataset to each input of which every worker would make all elements, not a part (split).
+    """Concatenate an empty dataset to the input of each sequential interleave or group_by_window, to keep its splits.
 
     In `files.shuffle(n).interleave(…)` the shuffle makes the iterator of `files` too late: tf.data then gives it no
-    splits. A repeat does the same. A concatenation keeps the splits: docs/tensorflow-lost-splits.md.
+    splits, and every worker makes all of it. A repeat does the same. Details: docs/tensorflow-lost-splits.md.
     """
     for node in reversed(list(graph.sink.subtree(sources))):
         if node.op in _FORGETTING and node.inputs[0] not in new:

@@ -22,7 +22,7 @@ from headrace.torch.sampling.rank_agreement import order_digest
 from headrace.torch.sampling.samplers import LazyOrder, drawn, is_distributed
 
 LEAST_AHEAD, MOST_AHEAD = 16, 256
-"""Fewest and most steps to draw ahead from an endless sampler. Within these limits, step n draws n steps ahead."""
+"""Fewest and most steps to draw in advance from an endless sampler. At step n it is n, or else the nearer limit."""
 MOST_POSITIONS_AHEAD = 1 << 18
 
 
@@ -84,7 +84,7 @@ class EpochPlan:
         self._seed, self._number = seed, number
 
     def has(self, step: int) -> bool:
-        """Return whether the epoch has this step. First move a `LazyOrder` (window of a sampler's indices) on to it."""
+        """Return whether the epoch has this step. If the sampler is long or endless, first draw more of its indices."""
         if isinstance(self._order, LazyOrder):
             most = min(MOST_POSITIONS_AHEAD // (self._epoch.batch * self._epoch.world), MOST_AHEAD)
             ahead = max(min(step, most), LEAST_AHEAD)
