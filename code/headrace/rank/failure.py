@@ -1,7 +1,7 @@
-"""The failure file, in which a failed rank tells its host's launcher the reason before it ends.
+"""The failure file, which a failed rank writes before it ends, so that its host's launcher learns the error.
 
-The log has the same reason. But if SageMaker's toolkit starts the ranks, the launcher sees the output of only one of
-them. Each file records a time, so that the earliest failure can be found.
+The rank's output has the error too. But if SageMaker's toolkit starts the ranks, the launcher sees only one rank's
+output. Each file records the time of the failure, by which the launcher finds the earliest one.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from headrace.frameworks.framework import Said
 from headrace.outcome import LOG_TAIL_LINES, RootCause
 
 FILE_ELSEWHERE = (
-    "each data host reads files itself: give data_group the channel too. A file that the script writes exists only on "
-    "the script's host: make that dataset in memory, or train without data hosts"
+    "each data host reads files itself: give data_group the file's channel too. If the script wrote the file, only the "
+    "script's host has it: make the dataset in memory instead, or train without data hosts"
 )
 PREFIX = "failed-rank"
 MOST_CHARACTERS = 1_000
@@ -31,7 +31,7 @@ _PLACES = re.compile(
     r"[^\n]*$",
     re.MULTILINE,
 )
-"""Pattern of lines that name a place in Python, in C++ or in a graph, and not the error."""
+"""Pattern of lines that show only where an error arose (in Python, C++ or a graph), and not what it was."""
 
 last_words: list[Callable[[], None]] = []
 """Functions to call before a failed rank ends, since its exit handlers do not run."""

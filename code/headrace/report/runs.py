@@ -16,7 +16,7 @@ from headrace.frameworks import DEFAULT, FRAMEWORKS
 from headrace.rank.context import EMPTY_REPORT
 
 Find = Callable[[Path, str | None], Path]
-"""Function that finds a run's folder, from the folder itself or from a SageMaker job's name and region."""
+"""Function that returns a run's folder. It gets the folder's path or a job's name, and the AWS region or None."""
 MOST = 1e30
 """Upper bound of the numbers in a summary. Larger ones are refused."""
 STOPPED = "was stopped by"
@@ -96,7 +96,7 @@ def read_json(text: str) -> Any:
 
 
 def as_text(value: Any) -> Any:
-    """Return a JSON value with control characters in its texts and keys escaped: they could disturb a terminal."""
+    """Return a JSON value with control characters escaped, in keys too, since they could disturb a terminal."""
     if isinstance(value, str):
         return _MOVES.sub(lambda found: f"\\x{ord(found[0]):02x}", value)
     if isinstance(value, list):

@@ -40,8 +40,8 @@ class Distribution:
     target_workers: str = "any"
     """`any`: every worker; `local`: only workers on the reader's own host; `auto`: TensorFlow decides."""
     max_outstanding_requests: int | None = None
-    """Batches that a rank requests ahead. None: 2 for a finite stream that the ranks share, otherwise 8; TensorFlow's
-    own default if `coordinated` is True."""
+    """Batches that a rank requests ahead. None: if `coordinated` is True, TensorFlow's own default; else 2 for a
+    finite stream that the ranks share, and 8 for any other stream."""
     deterministic: bool | None = None
     """True: parallel calls on the workers keep their order. None: the dataset's own options decide."""
     uneven: str = "pad"
@@ -49,7 +49,7 @@ class Distribution:
     the others repeat their last one; `drop`: all end when one has no batch left; `keep`: each ends by itself, which
     hangs in training, but gives exact metrics on held-out data."""
     exact: bool = True
-    """True: refuse a dataset that splitting would change. False: hand it to tf.data service as it is."""
+    """True: refuse a dataset if a split would lose, repeat or change elements. False: tf.data service gets it as is."""
 
     def __post_init__(self) -> None:
         for name, allowed in CHOICES.items():

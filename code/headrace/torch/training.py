@@ -62,7 +62,7 @@ class Training:
         self._copy_s = None if distributed.device().type == "cuda" else 0.0
 
     def measure_ideal_step(self, step: Callable[[Any], Any], batch: Any, *others: Any) -> None:
-        """Measure the ideal step. All ranks must call this, just before `epochs`.
+        """Measure the time of a step that waits for nothing. All ranks must call this, just before `epochs`.
 
             training.measure_ideal_step(step, (images, labels))
             for epoch in training.epochs(5):
@@ -149,7 +149,7 @@ class Training:
             )
 
     def _look_at(self, batch: Any) -> None:
-        """Note the samples and bytes of a batch. With a batch sampler, the loader does not know its batch size."""
+        """Note the bytes of a sample, and the mean batch size if the loader states none, as with a batch sampler."""
         if not self._loader.batch_size:
             self._batches, self._samples = self._batches + 1, self._samples + (samples_of(batch) or 1)
             self._meter.batches_hold(self._samples / self._batches)

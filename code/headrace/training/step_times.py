@@ -13,7 +13,7 @@ import numpy as np
 from headrace.training.ideal_step import IdealStep
 
 MEDIAN_OF = 1000
-"""Number of the latest steps of which the exact median is known."""
+"""Number of latest steps whose times are kept, for their exact median."""
 PRECISION = 0.001
 """Relative width of a class in the histogram of all step times."""
 
@@ -103,15 +103,15 @@ class StepTimes:
         return self._first.step_s
 
     def ideal_ms(self, of: Sums) -> float:
-        """Return a step's ms if it waits for nothing: the smaller of `mean_ideal_ms` and the latest steps' median."""
+        """Return the ideal step time in milliseconds: the smaller of `mean_ideal_ms` and the latest steps' median."""
         ideal_ms = self.mean_ideal_ms(of)
         return min(ideal_ms, _median_ms([step_s for step_s, _ in self._last])) if self._last else ideal_ms
 
     def mean_ideal_ms(self, of: Sums) -> float:
-        """Return the mean milliseconds of a step that waits for nothing, with all callbacks, also rare, slow ones.
+        """Return the mean milliseconds of a step that waits for nothing, including rare, slow callbacks.
 
-        It adds two times: the mean of the callbacks, and the ideal step or the median of the latest steps without
-        callbacks, whichever is shorter. If no ideal step was measured, it is the step time less the waiting.
+        The result is the callbacks' mean time, plus the shorter of two times without callbacks: the measured ideal
+        step, and the latest steps' median. If no ideal step was measured, return the step time less the waiting.
         """
         if not self.ideal.ms:
             return of.without_waiting_ms()

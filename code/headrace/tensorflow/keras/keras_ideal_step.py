@@ -122,8 +122,8 @@ def _variables(model: keras.Model, iterator: Any) -> list[tf.Variable]:
 def _copied(variable: tf.Variable) -> tf.Tensor:
     """Return a copy of the variable's value in the host's memory.
 
-    If the copy shared the variable's memory, the next step would move the variable to new memory, so that the measured
-    steps use other memory than training does. With a few megabytes of weights, times then differ by up to a tenth.
+    If the copy shared the variable's memory, the next step would move the variable to new memory. The measured
+    steps would then use other memory than training. With a few megabytes of weights, times would differ by up to 10 %.
     """
     with tf.device("CPU:0"):
         try:

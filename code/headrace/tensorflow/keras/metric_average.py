@@ -76,9 +76,9 @@ class MetricAverageCallback(keras.callbacks.Callback):
             self._warned = True
             print(
                 f"warning: after epoch {epoch} rank {values.index(low)}'s {what} {low:g}, and rank "
-                f"{values.index(high)}'s {high:g}. The ranks train different models: give fit "
-                "hvd.callbacks.BroadcastGlobalVariablesCallback(0), or call hvd.broadcast_variables in a custom loop; "
-                "put callbacks that change the learning rate after MetricAverageCallback", flush=True,
+                f"{values.index(high)}'s {high:g}. The ranks train different models. If they began with different "
+                "weights, give fit hvd.callbacks.BroadcastGlobalVariablesCallback(0), or call hvd.broadcast_variables "
+                "in a custom loop. Put callbacks that change the learning rate after MetricAverageCallback", flush=True,
             )  # fmt: skip
 
 

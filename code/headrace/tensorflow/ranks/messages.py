@@ -30,7 +30,7 @@ _HANDSHAKE = Handshake(b"hdranks1", b"headrace ranks")
 _RANK = struct.Struct("!q")
 _MESSAGE = struct.Struct("!qqqq")
 Decide = Callable[[int, Numbers | None], Iterable[Numbers]]
-"""Gets a rank and its message (None: the rank is gone), or each second (-1, None); returns messages for all ranks."""
+"""Returns messages for all ranks. Gets a rank and its message (None: the rank is gone), and (-1, None) each second."""
 
 
 class _Hub:

@@ -189,7 +189,7 @@ class DatasetGraph:
         """Return the dataset that ends with this transformation, as flat tuples; see `spliced` and `build`.
 
         With `for_size`, ask the result only for its size: its large constants are empty, so that they are not copied.
-        Otherwise the script's assert_cardinality is dropped if it is finite, because a part has fewer elements.
+        Without it, a finite assert_cardinality is dropped: a part of the dataset has fewer elements than that.
         """
         return tf.data.experimental.from_variant(self._made(node, new or {}, for_size, ordered), node.specs)
 

@@ -63,7 +63,7 @@ class StreamEpoch:
 
 
 class _Room:
-    """Limits how many batches of each shard a rank requests or holds. Each counts as large as the largest so far."""
+    """Limits how many batches of each shard a rank requests or holds, by the bytes of the largest batch so far."""
 
     def __init__(self, shards: int, most_bytes: int) -> None:
         self._shards, self._most_bytes, self.largest = shards, most_bytes, 0
@@ -184,7 +184,7 @@ class _Lane:
                 return
 
     def _is_alive(self, at: bytes) -> None:
-        """Note progress at each new sample of the worker. After a resume it skips many before its first batch."""
+        """Note progress if the worker reports a new sample. After a resume, it may first repeat earlier batches."""
         if at != self._at:
             self._at, self._moved_at = at, time.monotonic()
             liveness.note_progress()

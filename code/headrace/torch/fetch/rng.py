@@ -42,11 +42,11 @@ Generators = Mapping[str, Any]
 
 
 def sample_seed(seed: int, epoch: int, position: int, place: int = 0) -> int:
-    """Return the 64-bit seed of one sample's draws.
+    """Return the 64-bit seed of one sample's random draws, or of draws that belong to no sample.
 
     Args:
-        position: position in the epoch, of a sample or of a whole batch.
-        place: the sample's place in the batch at this position; or, for other draws, a constant such as `COLLATE`.
+        position: the sample's position in the epoch; with a batch sampler, its batch's position.
+        place: with a batch sampler, the sample's place in its batch; for other draws, a constant such as `COLLATE`.
     """
     mixed = seed & _MASK
     for number in (epoch, position, place):
@@ -78,7 +78,7 @@ def seed_all(seed: int, own: Generators | None = None) -> None:
 
 
 class Apart:
-    """A separate state of the global random generators, for code that is run bit by bit, such as a sampler.
+    """A separate state of the global random generators, for code that runs with interruptions, such as a sampler.
 
     Args:
         generators: further generators that the code draws from.

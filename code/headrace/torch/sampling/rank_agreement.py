@@ -21,7 +21,7 @@ from headrace.errors import DeadlineError, InputError
 
 FIRST_POLL_S, LONGEST_POLL_S = 0.0005, 0.02
 LAST_STEP_S = 10.0
-"""Limit in seconds on rank 0's wait until all ranks know that the stream has ended. Rank 0's process has the store."""
+"""Seconds that rank 0 waits at most until all ranks know that the stream has ended. The store ends with rank 0."""
 STATES_KEPT = 8
 """How many of a shard's latest states are published. Rank 0, which saves checkpoints, may be a few steps behind."""
 _ENDED = 1 << 24
