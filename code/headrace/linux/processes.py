@@ -51,7 +51,7 @@ def is_stopped(pid: int) -> bool:
 def wait_for_threads(named: str, limit_s: float) -> None:
     """Wait until all threads whose names begin with `named` are asleep at two checks in a row.
 
-    One check is not enough: a sleeping thread may only wait for Python's global lock, which it gets between the checks.
+    One check is not enough: a thread that waits for Python's global lock sleeps too, and gets it between the checks.
 
     Args:
         named: beginning of the names of threads of this process.

@@ -1,8 +1,9 @@
 """Reuse freed memory for the next batch, instead of returning it to the system each time.
 
-glibc maps a separate block for a large allocation (always above 32 MiB, at first above 128 KiB) and unmaps it when it
-is freed. A batch passes through several such blocks, and each new block costs page faults for its whole length. With
-batches of 38 MB, these page faults cut the number of batches per second to a third.
+glibc maps a separate block for each large allocation, and unmaps the block when it is freed. An allocation is large
+from 128 KiB at first; this limit may grow up to 32 MiB. A batch passes through several such blocks, and each new block
+costs page faults for its whole length. With batches of 38 MB, these page faults cut the number of batches per second to
+a third.
 """
 
 from __future__ import annotations

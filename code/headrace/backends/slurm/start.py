@@ -24,7 +24,9 @@ def processes_per_host(given: argparse.Namespace) -> int:
     asked = given.processes_per_host
     gpus = options_from(given, Path("run"), sys.executable).dnn.gpus
     if asked and asked > gpus > 0:
-        raise InputError(f"--processes_per_host {asked} is too many: --dnn_gres {given.dnn_gres} has GPUs for {gpus}")
+        raise InputError(
+            f"--processes_per_host {asked} is too many for the GPUs in --dnn_gres {given.dnn_gres}; give at most {gpus}"
+        )
     return asked or max(gpus, 1)
 
 

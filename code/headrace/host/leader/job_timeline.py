@@ -27,7 +27,7 @@ class Timeline:
         self._lost: set[str] = set()
 
     def take(self, stamped: Stamped) -> None:
-        """Export the figures of a rank's step event, or a checkpoint; ignore other events."""
+        """Export the figures in a rank's step event, or the epoch in its checkpoint event; ignore other events."""
         _, happening = stamped
         if not isinstance(happening, RankSaid):
             return

@@ -44,7 +44,7 @@ MOST_TOLD = 4
 _EXITED = re.compile(r"raised SystemExit: \d+")
 """Matches the failure of a script that called `sys.exit`. Such a script has printed why, as click does."""
 NO_ROOM = "is its disk or /dev/shm full, or are too many files open?"
-WITHOUT_A_WORD = "ended without an error, as os._exit does: raise an error, or let the script run to its end"
+WITHOUT_A_WORD = "ended without an exception, for example by os._exit: raise one, or let the script run to its end"
 
 
 def _number(text: str) -> int:

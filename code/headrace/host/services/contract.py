@@ -86,7 +86,7 @@ class DataService:
         return False
 
     def decide(self, reports: Mapping[str, Report], without: Collection[str], now: float) -> Decision | None:
-        """Return the decision that all hosts need before they are ready; None if not yet possible, or none is needed.
+        """Return the decision that all hosts need before they are ready. None: it cannot be made yet, or is not needed.
 
         Args:
             reports: reports received so far, by host.

@@ -1,11 +1,11 @@
 """End a stream of batches on all ranks after the same number of batches.
 
-A rank that made one step more than another would wait in an allreduce forever. If the number of batches is known, all
-ranks read equally many (`with_steps`) without messages. If it is unknown, as after a filter or for records of files,
-each rank tells rank 0 how many batches it has had, and rank 0 tells all ranks at which batch to end (`epoch_count.py`,
-`messages.py`). With `pad`, a rank that has a second batch waits until every rank has had its first one, and a rank that
-has no batch left waits for the others. All waiting is in TensorFlow operations. No stream calls Python, since Python
-could not exit during such a call.
+A rank that made one step more than another would wait in an allreduce forever. If the number of batches is known,
+`with_steps` gives all ranks the same number without messages. If it is unknown, as after a filter or for records of
+files, each rank tells rank 0 its number of batches so far, and rank 0 tells all ranks where to end (`epoch_count.py`,
+`messages.py`). With `pad`, a rank with a second batch waits up to `FIRST_PATIENCE_S` until every rank has had a first
+one, so that each gets a batch even of a short stream. A rank with no batch left waits for the others. All waiting is in
+TensorFlow operations. No stream calls Python, since Python could not exit during such a call.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _STREAMS = 1 << 32
 
 
 def with_steps(stream: tf.data.Dataset, steps: int, own: int = 0) -> tf.data.Dataset:
-    """Return `steps` batches of a stream, with a known size. If the stream has fewer, its last batch is repeated.
+    """Return a dataset of `steps` batches, of known size. If the stream has fewer, its last batch is repeated.
 
     Args:
-        own: the stream's exact number of batches (0: unknown). Batches beyond `steps` are read too, to fill caches.
+        own: the stream's exact number of batches; 0: unknown. If known, all are read, to complete a `cache`.
     """
     if own >= steps:
         first = stream.enumerate().filter(lambda at, _: at < steps).map(lambda _, batch: batch)
@@ -163,7 +163,7 @@ class _Stream:
         self._news.close(cancel_pending_enqueues=True)
 
     def epochs(self) -> tf.data.Dataset:
-        """Return a dataset of just a new epoch's number. Deleting its iterator reports the epoch's end to rank 0."""
+        """Return a dataset of one element, a new epoch's number. Deleting its iterator tells rank 0 the epoch's end."""
 
         @tf.function(input_signature=[])
         def begin() -> tf.Tensor:

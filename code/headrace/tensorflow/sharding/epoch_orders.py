@@ -29,7 +29,7 @@ ORDERS_BYTES = 256 << 20
 
 
 def orders_of(graph: DatasetGraph, shuffles: Collection[Shuffle], parts: int = 1) -> list[int]:
-    """Choose the orders that replace these shuffles; return their `Order.number`s, or [] if workers do the shuffling.
+    """Choose orders of elements that replace these shuffles. Return each `Order.number`, or [] if the shuffles stay.
 
     Args:
         parts: number of datasets that the dispatcher gets for each order: 1, or one for each rank's share.
@@ -50,10 +50,10 @@ def orders_of(graph: DatasetGraph, shuffles: Collection[Shuffle], parts: int = 1
 
 
 def _seeded_shuffles(graph: DatasetGraph) -> list[tuple[Any, int]]:
-    """Return the second seed of each seeded shuffle that reshuffles in each pass: its graph constant and its value.
+    """Return the graph constant and the value of `seed2` of each seeded shuffle that reshuffles in each pass.
 
-    A worker starts each pass with the seeds in the pass's graph. So the graphs need different seeds. A shuffle without
-    seeds draws its own.
+    A worker begins a pass with the seeds in the pass's graph, so `in_passes` gives each graph a different `seed2`. A
+    shuffle without seeds is left out, since it draws new seeds by itself.
     """
     found = []
     for node in graph.definition.node:

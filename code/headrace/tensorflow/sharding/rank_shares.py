@@ -1,8 +1,8 @@
 """Share out a dataset among ranks.
 
 If its batches can be counted before training, each rank gets a `Share`: a part with a known number of batches. Keras
-then knows the number of steps, and ranks need not ask each other whether an epoch has ended. If ranks read the data
-themselves, `dealt` gives each rank blocks of a listing (a dataset of numbered elements), or records of a few files.
+then knows the number of steps, and ranks need not ask each other whether an epoch has ended. In `split_by_rank`,
+`dealt` gives each rank elements or blocks of a listing (a dataset of numbered elements), or records of a few files.
 """
 
 from __future__ import annotations
@@ -134,13 +134,13 @@ def ranks_that_share(source: Source) -> tuple[int, int]:
 
 
 def dealt(records: tf.data.Dataset, ranks: int, rank: int, listing: int = 0) -> tf.data.Dataset:
-    """Return a rank's part: one record from each turn (`ranks` consecutive records), at a place that varies.
+    """Return a rank's part of the records: one from each turn of `ranks` records, at a place that varies by turn.
 
     Files or classes may be interleaved. If the place were fixed, a rank would get records of only some files, or
     batches of a single class.
 
     Args:
-        listing: number of this dataset among several. It shifts the places: else one rank would get all short datasets.
+        listing: number of this dataset among several. It shifts the places: else one rank gets all their first records.
     """
 
     def is_ours(number: tf.Tensor, _: Any) -> tf.Tensor:

@@ -79,7 +79,7 @@ class _Client:
                         os._exit(1)
 
     def _next_answer(self) -> Answer | None:
-        """Wait for the next answer. For a shard, return `ALIVE` now and then: a replay after a resume may take long."""
+        """Wait for the next answer. Return `ALIVE` if a shard's batch takes long, as when a resume replays a shard."""
         while True:
             try:
                 return self._answers.get(timeout=ALIVE_EVERY_S if self.loader.is_stream else None)
