@@ -34,14 +34,14 @@ GROUPS_VARIABLE = "HEADRACE_SLURM_GROUPS"
 CHANNELS_VARIABLE = "HEADRACE_SLURM_CHANNELS"
 """Variable with the job's channels, one a line: `NAME=FOLDER@GROUP,GROUP`."""
 PORTS_VARIABLE = "HEADRACE_SLURM_PORTS"
-"""Variable with the number of consecutive ports that the job needs on shared nodes; not set if it shares none."""
+"""Variable with the number of consecutive ports that a job needs on shared nodes. Not set if nodes are exclusive."""
 SECRET_VARIABLE = "HEADRACE_JOB_SECRET"
 SECRET_FILE = "secret"
 """File in the run's folder with the job's secret. Only its owner may read it."""
 FREE_PORTS = 800
 """Number of ports that jobs on one node divide among themselves: 6000 to 6799, below slurmctld's port 6817."""
 LAUNCHER_PREFIXES = ("SLURM", "SBATCH_", "SRUN_", "PMI_", "PMI2_", "PMIX_", "OMPI_", "PRTE_", "I_MPI_")
-"""Prefixes of variables to remove. Otherwise mpirun would start ranks with srun, or MPI take ranks for Slurm tasks."""
+"""Prefixes of variables to remove: with them, mpirun starts ranks through srun, or MPI takes ranks for Slurm tasks."""
 
 
 def enter_host(environ: Mapping[str, str]) -> dict[str, str]:

@@ -135,7 +135,7 @@ class HostRun:
     def failed_rank(self, fallback: RootCause) -> RootCause:
         """Return the failure of the rank that failed first, from mpirun's output or else from the ranks' failure files.
 
-        If SageMaker's toolkit starts the ranks, this launcher sees only one rank's output. Then the files come first.
+        If SageMaker's toolkit starts the ranks, this launcher sees only one rank's output, so it prefers the files.
         """
         left = first_failure(self.plan.paths.signal_dir, self.state.host)
         if left and self.plan.rank:
@@ -144,7 +144,7 @@ class HostRun:
         return left if left and (found is fallback or WITHOUT_A_WORD in found.message) else found
 
     def wait(self, timeout_s: float = TICK_S) -> None:
-        """Act on events for `timeout_s`. Return early after an event that is more than another host's new measurements.
+        """Act on events for at most `timeout_s`. Return after any event but a host's report of only new measurements.
 
         Raises:
             SetupError: the MPI daemon cannot be started.

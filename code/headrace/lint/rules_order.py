@@ -55,12 +55,12 @@ def sequential_interleave(subject: Subject) -> Iterator[Finding]:
             files = min(known) if known else 0
             if files != 1:
                 yield Finding("sequential-interleave", where(stage), f"one of {files or 'several'} open files is read "
-                              "at a time", float(files) or None, "faster reading from slow storage, at most", True,
+                              "at a time", float(files) or None, "faster reading at most, if the storage is slow", True,
                               ".interleave(…, num_parallel_calls=tf.data.AUTOTUNE)")  # fmt: skip
 
 
 def _unchanged(stage: Stage) -> Iterator[Stage]:
-    """Yield the stages before `stage`, nearest first, while they map or batch elements or leave them unchanged."""
+    """Yield the stages before `stage`, nearest first, as long as they only map, batch or pass on elements."""
     while len(stage.inputs) == 1 and stage.inputs[0].kind in (*BETWEEN, *MAPS, *BATCHES):
         stage = stage.inputs[0]
         yield stage

@@ -74,7 +74,7 @@ class CheckpointFolder:
         return final
 
     def tell_of_own(self) -> None:
-        """Print a warning if another training of this process saved the newest checkpoint."""
+        """Print a warning if an earlier training in this process saved the newest checkpoint."""
         path = self.newest()
         if path and _WRITTEN.get(path.resolve(), self) is not self:
             print(

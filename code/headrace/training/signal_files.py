@@ -11,7 +11,7 @@ from headrace.cluster.run_files import STOP_REQUEST
 
 PROGRESS_INTERVAL_S = 0.5
 PAUSED = "paused"
-"""First part of the name of a file that exists while a rank makes no steps; the rank's number follows."""
+"""Prefix of the name of a file that tells the launcher that a rank makes no steps: `paused0` for rank 0."""
 
 
 class SignalFiles:

@@ -153,7 +153,7 @@ def ignored(*codes: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def aws_errors(doing: str, absent: str = "", absent_codes: Collection[str] = ()) -> Iterator[None]:
-    """Raise AWS and network errors as one line that says what to do. For codes in `absent_codes` it is `absent`."""
+    """Raise an AWS or network error as one line that says what to do: `absent` if its code is in `absent_codes`."""
     try:
         yield
     except HeadraceError:

@@ -48,7 +48,7 @@ def count_collective() -> None:
 
 
 def steps() -> int:
-    """Return how often this rank has averaged gradients, including the steps that measured the ideal step."""
+    """Return how often this rank has averaged gradients, including steps that only measured the time of a step."""
     return int(_collectives[0].numpy()) if _collectives else 0
 
 
@@ -61,7 +61,7 @@ def warn_if_apart() -> None:
 
 @functools.cache
 def count_transferred() -> None:
-    """Count batches received by headrace's own protocol as progress, from now on."""
+    """From now on, count each batch that arrives by headrace's own transfer protocol as progress of this rank."""
     library = transfer.library_path()
     liveness.add_counter(lambda: transfer.batches_received(library))
     receipts.add_source(lambda: transfer.received(library))

@@ -3,8 +3,8 @@
 Neighbours are often of one kind: a folder of images is listed class by class. A worker shuffles only the blocks that it
 gets. If a block held consecutive elements, a worker with a single block would make batches of a single class.
 
-So the dataset gets a new order in each pass and repetition, and workers do not shuffle. Otherwise every worker, even a
-slow one, would have to fill a shuffle buffer, perhaps with all elements, before it yields the first one.
+So each pass and repetition gives the listing a new order, and blocks are cut from this order. Workers do not shuffle: a
+worker, even a slow one, would first have to fill a shuffle buffer, perhaps with all elements.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace.tensorflow.sharding.rows import dataset_of, is_rows, tensors_of
 
 _MANY = 1 << 62
 _ROUNDS = 8
-"""Rounds of the cipher that makes an order. With TensorFlow's 4, new and old places of 1,000 elements correlate."""
+"""Cipher rounds that make an order. With TensorFlow's 4 rounds, old and new places of 1,000 elements correlate."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Order:
 
     @property
     def _window(self) -> int:
-        """Number of elements in a window. Windows are about equal, so the last one is shuffled as well as the first."""
+        """Number of elements in a window. All are about equal, since a small last window would hardly be shuffled."""
         windows = -(-self.elements // self.buffer)
         return -(-self.elements // windows)
 
@@ -67,7 +67,7 @@ class Shuffle:
     repeat: Node | None
     """The `repeat` of the listing, if one `Order` can cover all repetitions; else None."""
     is_replaceable: bool
-    """True if an `Order` can replace the shuffle. False if every repetition in a pass would have that same order."""
+    """True if an `Order` can replace the shuffle. False if the `Order` would be the same in each repetition."""
 
     @property
     def is_endless(self) -> bool:
@@ -105,7 +105,7 @@ def shuffle_of(node: Node, elements: int, above: Sequence[Node]) -> Shuffle | No
 
 
 def spread_block(node: Node, first: tf.Tensor, count: tf.Tensor, order: Order) -> tf.data.Dataset:
-    """Return a listing's elements at the places `first`, …, `first + count - 1` of an order, fewer if it ends."""
+    """Return a listing's elements at the places `first`, …, `first + count - 1` of an order, or fewer at its end."""
     numbers = order.numbers(tf.range(first, tf.minimum(first + count, order.places)))
     return tf.data.experimental.from_variant(_selected(node, numbers), node.specs)
 

@@ -48,7 +48,7 @@ def in_blocks(
 
     Args:
         order: the order of the elements, if it is not the listing's own.
-        piece: gives each block's first element and size, for blocks with gaps or of different sizes, at most `size`.
+        piece: gives each block's first element and its size (up to `size`), for blocks with gaps or unequal sizes.
     """
 
     @tf.autograph.experimental.do_not_convert
@@ -174,7 +174,7 @@ def _whole(node: Node) -> tf.Tensor:
 
 
 def _in_order(node: Node, shuffled: Node) -> tf.Tensor:
-    """Return the listing `shuffled`, shuffled with the seeds of `node` into the same order in each pass."""
+    """Apply the shuffle `node`, with its buffer and seeds, to the listing `shuffled`. Each pass has the same order."""
     numbers = {name: int(node.value(name)) for name in ("buffer_size", "seed", "seed2")}
     return raw.ShuffleDataset(
         input_dataset=_whole(shuffled), reshuffle_each_iteration=False, **numbers, **_types(shuffled)

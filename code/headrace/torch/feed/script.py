@@ -114,13 +114,13 @@ def feed_servers(environ: Mapping[str, str]) -> Sequence[str]:
 def register(loader: Any, made_by: tuple[Any, ...], shared: bool, name: str) -> Place:
     """Return the place of a loader that the script has just made. Raises `InputError` for a name that is taken.
 
-    Some scripts make a new loader for each epoch. After the first batch, a new loader gets the place of an earlier
-    loader with the same `name`. After the first optimizer step that follows, a loader without `name` gets the place
-    of an earlier loader with the same dataset and `made_by`.
+    Some scripts make a new loader for each epoch, which takes an earlier loader's place. A loader with a `name` takes
+    the place of the loader of this name, once the script has requested a batch. A loader without a `name` takes the
+    place of a loader with the same dataset and `made_by`, once an optimizer step has followed that request.
 
     Args:
         made_by: the functions and settings that make batches from samples.
-        shared: whether the ranks share the loader. Others are numbered separately: perhaps only one rank makes them.
+        shared: whether ranks share the loader. Unshared loaders are numbered separately: one rank alone may make them.
         name: the loader's `name=`, or empty.
     """
     if _process.begun and name in _places:
