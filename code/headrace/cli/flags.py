@@ -39,7 +39,7 @@ EXAMPLES = {
   {prog} --dnn_partition gpu --dnn_gres gpu:8 --data_partition cpu --num_of_data_instances 4
   {prog} --dnn_partition gpu --dry_run > job.sh                         only show the batch script""",
 }
-OF_THE_LAUNCHER = "settings of the launcher, with their defaults, as --hyperparameter NAME=VALUE (_s: seconds):"
+OF_THE_LAUNCHER = "settings of the launcher, with defaults; change with --hyperparameter NAME=VALUE (…_s: seconds):"
 WITHOUT_A_FLAG = (
     "startup_timeout_s", "lease_s", "grace_s", "stop_grace_s", "stall_timeout_s", "max_restarts", "min_data_hosts",
     "preflight_timeout_s",
@@ -106,8 +106,8 @@ def _add_job_flags(parser: argparse.ArgumentParser, source_dir: Path, place: str
                      help="runs and results are written to DIR/JOB_NAME (%(default)s)")  # fmt: skip
     job.add_argument("--hyperparameter", action="append", default=[], metavar="NAME=VALUE",
                      help="passed to the training script as --NAME VALUE; repeatable")  # fmt: skip
-    job.add_argument("--channel", action="append", default=[], metavar="NAME=URI[@GROUP[,GROUP]]",
-                     help="data for all or these groups: s3://… on SageMaker, else a folder; repeatable")  # fmt: skip
+    job.add_argument("--channel", action="append", default=[], metavar="NAME=URI[@GROUP[,GROUP]]", help="data for "
+                     "all hosts, or only for GROUP: URI is s3://… on SageMaker, else a folder; repeatable")  # fmt: skip
     job.add_argument("--checkpoint_s3_uri", metavar="URI",
                      help="where checkpoints are kept and found again: s3://… in the cloud, a folder here")  # fmt: skip
     job.add_argument("--batch_size", type=int, metavar="N", help="examples in a batch of one rank")
@@ -131,8 +131,8 @@ def _add_host_flags(parser: argparse.ArgumentParser, place: str) -> None:
                        help="workers (PyTorch: feed servers) per host (default: 1; in local mode 0)")  # fmt: skip
     hosts.add_argument("--local_workers", choices=LOCAL_WORKERS, default=LOCAL_WORKERS[0],
                        help="off: data hosts alone make batches, dnn hosts only train (%(default)s)")  # fmt: skip
-    hosts.add_argument("--processes_per_host", type=int, metavar="N",
-                       help=f"ranks per dnn host (default: its GPUs; {LOCAL_PROCESSES_PER_HOST} here)")  # fmt: skip
+    hosts.add_argument("--processes_per_host", type=int, metavar="N", help="ranks per dnn host "
+                       f"(default: one per GPU; {LOCAL_PROCESSES_PER_HOST} on this machine)")  # fmt: skip
     hosts.add_argument("--custom_mpi_options", default="", metavar="TEXT",
                        help="more options for mpirun; write --custom_mpi_options='-x NAME=VALUE'")  # fmt: skip
 
@@ -249,7 +249,7 @@ def _not_for_hosts(arguments: argparse.Namespace) -> tuple[Path, ...]:
     """Return the folders of runs, channels and checkpoints. Hosts do not get these, even within the source dir."""
     uris = [Channel.parse(text).uri for text in arguments.channel] + [arguments.checkpoint_s3_uri or ""]
     if arguments.output_dir.resolve() == arguments.source_dir.resolve():
-        raise InputError(f"--output_dir {arguments.output_dir} is --source_dir, so hosts get old runs; choose another")
+        raise InputError(f"--output_dir {arguments.output_dir} equals --source_dir: hosts get old runs; give another")
     return (arguments.output_dir, *(as_given(uri) for uri in uris if uri and not uri.startswith("s3://")))
 
 

@@ -29,8 +29,8 @@ from headrace.job.phases import Phases
 from headrace.job.spec import JobSpec
 from headrace.terminal.parser import exit_status
 
-PREFLIGHT = """Run a job of only dnn hosts. Its ranks test MPI and then end: messages between hosts and within a host,
-broadcast, gather and average, allreduce. Each answer is checked and timed; a table and preflight.json have the results.
+PREFLIGHT = """Run a job of only dnn hosts, to test MPI: messages between hosts and within a host, broadcast, gather and
+average, allreduce. Then its ranks end. Each answer is checked and timed; a table and preflight.json have the results.
 A slow link is marked. If a rank or a link does not answer, the job ends and names it. The flags are start_job.py's.
 To test MPI before a training: start_job.py --preflight ..."""
 
@@ -71,8 +71,8 @@ def submit(argv: Sequence[str]) -> int:
 
 def start(argv: Sequence[str]) -> int:
     """Run or submit the current folder's project with start_job.py's flags (`headrace start`, deprecated)."""
-    print("headrace: warning: `headrace start` is deprecated; use `headrace run` on this machine (it takes no "
-          "--no-is_cloud_job), `headrace submit` on SageMaker", file=sys.stderr)  # fmt: skip
+    print("headrace: warning: `headrace start` is deprecated; use `headrace run` (without "
+          "--no-is_cloud_job) on this machine, or `headrace submit` on SageMaker", file=sys.stderr)  # fmt: skip
     return _main(_with_yes(build_parser("headrace start", Path("."))), argv, _run_or_submit)
 
 

@@ -94,7 +94,7 @@ class Settings:
     local_workers: str = _setting(
         "on", "on: dnn hosts run workers too, beside the trainer; off: data hosts only", choices=LOCAL_WORKERS
     )
-    processes_per_host: int = _setting(0, "ranks per dnn host; 0: the host's GPUs, one when it has none", at_least=0)
+    processes_per_host: int = _setting(0, "ranks per dnn host; 0: one per GPU, or 1 without a GPU", at_least=0)
     training_script: str = _setting(DEFAULT.training_script, "script that the ranks run, a path inside the source dir")
     startup_timeout_s: float = _setting(
         900.0, "how long hosts wait for each other at the start (image pulls differ by minutes)"

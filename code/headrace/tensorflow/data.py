@@ -53,8 +53,8 @@ def distribute(
 
     1. Every rank calls `data.distribute` with the same whole dataset, in the same order.
     2. Stages before the call run on the workers; stages after it run on the rank.
-    3. In an epoch without faults the ranks together get exactly the elements of plain tf.data, each the same number
-       of times. Pairs and batches of pairs stay intact.
+    3. In an epoch without faults the ranks together get exactly the elements of plain tf.data, each as often as plain
+       tf.data gives it. Pairs, such as an image and its label, stay together, also in batches.
     4. The order of elements, the bounds of batches and new random numbers may differ from plain tf.data. Python
        functions (`py_function`, `from_generator`) are refused.
     5. A dataset that cannot be split exactly is refused. The error names the transformation and what to write
@@ -69,7 +69,7 @@ def distribute(
     10. Variables that a dataset reads have the value that they had at the call.
 
     In local mode each rank makes its part itself, under the same ten rules. `len` of the result is this rank's number
-    of batches, where the dataset's size determines it.
+    of batches, if that is known before training (it is not after a filter, for example).
 
     Call it after `batch` and before the cast to float, so that little data crosses the network. With `shared=False`
     each rank has its own dataset and gets all of it.

@@ -95,9 +95,9 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     """Make an optimizer average the gradients of all ranks before it applies them. Start Horovod if needed.
 
     The optimizer keeps its class name and configuration, so a saved model loads anywhere as a plain Keras model. With
-    `gradient_accumulation_steps` only accumulated gradients are averaged. Pass a `LossScaleOptimizer` to this function;
-    if you wrap the result in one, ranks skip different steps. Under mixed_float16 `compile` wraps the result: then
-    use `callbacks.Measure`, or the broadcast or metric callback of `hvd.callbacks`, so that ranks skip the same steps.
+    `gradient_accumulation_steps` only accumulated gradients are averaged. Pass a `LossScaleOptimizer` to this function.
+    If one wraps the result, as `compile` does under mixed_float16, ranks would skip different steps. Then give fit
+    `callbacks.Measure`, or the broadcast or metric callback of `hvd.callbacks`, so that ranks skip the same steps.
 
     Args:
         optimizer: a Keras 3 optimizer, or the name of one. An unused optimizer is changed in place; for a used one, a
@@ -158,7 +158,7 @@ def load_model(
 ) -> keras.Model:
     """Load a model as `keras.saving.load_model` does, and make its optimizer a distributed one.
 
-    `custom_optimizers` is accepted because Horovod has it, and ignored: a saved model names its optimizer's class.
+    Horovod's argument `custom_optimizers` is ignored, because the saved model itself names its optimizer's class.
     """
     model = keras.saving.load_model(filepath, **options)
     if getattr(model, "optimizer", None) is not None:

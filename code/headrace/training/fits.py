@@ -39,7 +39,7 @@ class Fit:
         return self.times.all.mean_ms()
 
     def ideal_ms(self) -> float:
-        """Return the ms of a step that waits for nothing, at most the median of the latest steps; 0: not known."""
+        """Return the ms of a step that waits for nothing, capped at the latest steps' median; 0: not known."""
         return self.times.ideal_ms(self.times.all)
 
     def mean_ideal_ms(self) -> float:
@@ -47,7 +47,7 @@ class Fit:
         return self.times.mean_ideal_ms(self.times.all)
 
     def computing_ms(self) -> float:
-        """Return a step's ms without its waiting; if that is not known, the ideal step's, or else the whole step's."""
+        """Return a step's ms less its waiting. If that is not known, return `mean_ideal_ms`, or else `step_ms`."""
         return self.times.all.without_waiting_ms() or self.mean_ideal_ms() or self.step_ms()
 
 

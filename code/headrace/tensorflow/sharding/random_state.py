@@ -49,7 +49,7 @@ def refuse_written(graph: DatasetGraph) -> None:
 def seed_apart(graph: DatasetGraph) -> None:
     """Make operations with a seed (for example from `tf.random.set_seed`) draw different numbers on each rank.
 
-    Equal seeds still give equal numbers, as for an image and its mask. This renames functions, so call it first.
+    On one rank, equal seeds still give equal numbers (an image and its mask). This renames functions: call it first.
     """
     operations = (node for function in graph.definition.library.function for node in function.node_def)
     seeded = [each.attr for each in operations if {"seed", "seed2"} <= set(each.attr)]
@@ -80,7 +80,7 @@ def first_values(graph: DatasetGraph) -> list[Any]:
 
 
 def begin(seeds: Iterable[Any], which: str) -> None:
-    """Replace the initial random states in these constants by states that are computed from them and from `which`.
+    """Give these constants new initial random states, made from the old ones and `which`, a text for a rank or pass.
 
     States that were equal stay equal: two layers with one seed draw the same numbers, as for an image and its mask.
     """

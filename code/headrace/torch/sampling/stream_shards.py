@@ -142,7 +142,7 @@ class StreamShards:
         self._begun, self._states = taken, states
 
     def _requests(self) -> Callable[[int, int], ShardRequest]:
-        """Return `request(lane, number)`: the request for batch `number` (from 0) of this run, of shard `own[lane]`."""
+        """Return `request(lane, number)`. It asks for batch `number` of shard `own[lane]`; 0 is this run's first."""
         own, begun, states, of_shard = self.own, list(self._begun), dict(self._states), self._of_shard()
 
         def request(lane: int, number: int) -> ShardRequest:
@@ -208,7 +208,7 @@ class StreamShards:
             fetched = following
 
     def _from_before(self, open_shards: Open) -> Fetched:
-        """Make an earlier run's last batch of a shard again, for a rank that has no batch. Raises `InputError`."""
+        """Remake an earlier run's last batch, for a rank without a batch. Raises `InputError` if no shard was begun."""
         known = [shard for shard in (*self.own, *range(self.shards)) if self._begun[shard]]
         if not known:
             raise InputError(
