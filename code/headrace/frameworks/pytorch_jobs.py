@@ -30,7 +30,7 @@ PORT_IN_USE = (
     "open the port after that batch, or only where headrace.torch.is_feed_server() is False"
 )
 GLOO_S = 5.0
-"""Limit in seconds on an ending rank's wait for idle gloo threads. If they are idle, the wait takes about 40 ms."""
+"""Most seconds that an ending rank waits until gloo's threads are idle. If they already are, it waits about 40 ms."""
 
 
 def _rank_environ(facts: RankFacts) -> dict[str, str]:

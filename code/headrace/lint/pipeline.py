@@ -12,9 +12,9 @@ import tensorflow as tf
 from headrace.tensorflow import compat
 
 Start = Callable[[Any], bool]
-"""Function that returns True for a tensor that `flow` is to mark, in order to find what is made from it."""
+"""Function that returns True for the tensors that `flow` follows, such as decoded JPEGs."""
 Consumer = tuple[str, Any]
-"""A use of a marked tensor: (operation type, first result), with type `crop` for a crop, or (stage kind, None)."""
+"""A use of a marked tensor: an operation's (type, first result), with type `crop` for crops; or (stage kind, None)."""
 BATCHES = ("Batch", "ParallelBatch", "PaddedBatch", "DenseToRaggedBatch")
 MAPS = ("Map", "ParallelMap")
 PASSING = ("Options", "Prefetch", "Shuffle", "Repeat", "Take", "Skip", "Shard", "AssertCardinality", "IgnoreErrors")
@@ -83,7 +83,7 @@ class Stage:
 
     @property
     def is_random(self) -> bool:
-        """True if the stage makes different elements each time."""
+        """True if the stage draws random numbers, so that each pass may give different elements."""
         return self.kind == "Random" or any(_RANDOM.search(op) for op in self.ops)
 
     def before(self) -> Iterator[Stage]:
@@ -129,12 +129,12 @@ def batch_size(stage: Stage) -> int:
 
 
 def flow(stage: Stage, start: Start, through: Collection[str], consumers: list[Consumer]) -> list[bool]:
-    """Follow tensors that `start` marks through a pipeline; return which components of a stage's elements are marked.
+    """Mark tensors in the pipeline up to a stage; return which components of the stage's elements are marked.
 
     Args:
-        start: returns True for a tensor to mark, such as a decoded JPEG, even if it is made from unmarked tensors.
+        start: returns True for tensors to mark whether or not their inputs are marked, such as decoded JPEGs.
         through: types of operations and stages whose results are marked if one of their inputs is.
-        consumers: list to which the uses of marked tensors by other operations and stages are added.
+        consumers: list that gets each use of a marked tensor by an operation or stage that does not pass marks on.
     """
     given = [mark for each in stage.inputs for mark in flow(each, start, through, consumers)]
     if stage.kind in MAPS:
@@ -151,7 +151,7 @@ def flow(stage: Stage, start: Start, through: Collection[str], consumers: list[C
 def flow_in_graph(
     graph: Any, given: Sequence[bool], start: Start, through: Collection[str], consumers: list[Consumer]
 ) -> list[bool]:
-    """Do what `flow` does in a function's graph, whose arguments have the marks `given`; return its results' marks."""
+    """Mark tensors in a function's graph as `flow` does. `given`: its arguments' marks. Return its results' marks."""
     marks: dict[str, bool] = {tensor.name: mark for tensor, mark in zip(graph.inputs, given, strict=False)}
     for op in graph.get_operations():
         marked = [marks.get(tensor.name, False) for tensor in op.inputs]

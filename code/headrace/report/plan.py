@@ -27,9 +27,9 @@ WHO_MAKES = {"trainer": "dnn hosts alone", "data": "data hosts alone", "both": "
 HEAD = ("", "batches made by", "data hosts", "step", "waiting", "limit", "samples/s", "$/hour", "$/million", "$/epoch")
 MOST_DATA_HOSTS = 8
 UNTOLD_UNTIL = 0.05
-"""Share of the training time. If more is spent outside of steps, the plan says so; less hardly changes the price."""
+"""If more than this share of the training time is outside of steps, the plan says so. Less hardly changes the price."""
 UNEXPLAINED_FROM = 0.2
-"""Share of a step. If this much or more is unexplained, the plan says so; less counts as an error of the formulas."""
+"""If at least this share of a step is unexplained, the plan says so. Less counts as an error of the formulas."""
 
 
 def main(argv: Sequence[str], find: Find = lambda run, _: run) -> int:

@@ -1,7 +1,7 @@
 """Make endless, shuffled streams of elements that a later run can continue.
 
-Workers get numbered positions, one at a time. Seed and epoch alone decide which unit (a file or a block) is at a
-position. A tag is a unit's position and an element's place in the unit. A ledger records the tags of trained elements.
+Workers get one unit (a file or a block) after another, in an order that only seed and epoch decide. An element's tag
+is its unit's position in this order and its own place in the unit. A ledger records the tags of trained elements.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ BATCHES_WITHOUT_A_STEP = 10_000
 GATHER_EVERY = 50
 """Steps after which ranks exchange what they consumed. A checkpoint in between may lack other ranks' last steps."""
 Reader = Callable[[tf.Tensor, tf.Tensor], tf.data.Dataset]
-"""Function of a unit's number and first element's tag. It returns a dataset of the unit's pairs `(tag, element)`."""
+"""Function of a unit's number and its first element's tag. Returns a dataset of the unit's `(tag, element)` pairs."""
 _END = np.iinfo(np.int64).max >> PLACE_BITS
 
 
@@ -120,7 +120,7 @@ class Shards:
         Args:
             listing: the dataset, neither batched nor repeated. Do costly work, such as decoding, in the stream's `map`.
             block: elements that a worker gets at once. Only the order of blocks is shuffled, so shuffle the stream too.
-                At most 32 (larger) blocks are made if each is read from the dataset's start, as with lines of files.
+                If workers must read from the start to reach a block (text files), at most 32 (larger) blocks are made.
 
         Raises:
             InputError: the order is not fixed, there is no end, or there are no elements.
@@ -211,7 +211,7 @@ class Shards:
             self.ledger.restore(collectives.same_on_all_ranks(self.ledger.state(), "headrace.ledger"))
 
     def state(self) -> dict[str, Any]:
-        """Return the ledger for a checkpoint. `repeated` is about the number of other ranks' elements not in it yet."""
+        """Return the ledger for a checkpoint. `repeated` estimates how many elements of other ranks it still lacks."""
         unknown = sum(map(len, self._not_gathered)) * (collectives.size() - 1)
         self.ledger.add(np.concatenate([np.zeros(0, np.int64), *self._not_gathered]))
         return {"what": self._what, "repeated": unknown, **self.ledger.state()}
@@ -276,7 +276,7 @@ class TaggedDataset:
 
 
 def _without(dataset: tf.data.Dataset, numbers: NDArray[Any]) -> tf.data.Dataset:
-    """Return a dataset without the elements that are in the sorted `numbers`, or whose first component is in them."""
+    """Return a dataset without positions in the sorted `numbers`, or pairs `(tag, element)` whose tag is in them."""
     if not len(numbers):
         return dataset
     left_out = tf.constant(numbers, tf.int64)

@@ -80,7 +80,7 @@ class Namespaces:
         return BASE_DIR
 
     def environ(self) -> dict[str, str]:
-        """Return no environment variables: host names resolve, and each host has its own ports."""
+        """Return {}: hosts need no variables, since host names resolve and each host has its own ports."""
         return {}
 
     def command(self, host: str, folder: Path, argv: Sequence[str]) -> list[str]:

@@ -49,7 +49,7 @@ def read(
     endless: bool,
     own: bool,
 ) -> tf.data.Dataset:
-    """Return the batches that workers make of the dataset that the dispatcher registered as `number`.
+    """Return the batches that workers make from a dataset, which the dispatcher knows by the id `number`.
 
     Args:
         own: True if the stream is for this rank alone; False if ranks share it.
@@ -85,7 +85,7 @@ def read(
 
 
 def _transfer_takes(spec: object) -> bool:
-    """Return whether headrace's own transfer can carry these elements: only dense, ragged and sparse tensors."""
+    """Return whether headrace's transfer library can send elements of this spec: dense, ragged or sparse tensors."""
     kinds = (tf.TensorSpec, tf.RaggedTensorSpec, tf.SparseTensorSpec)
     return all(isinstance(each, kinds) and each.dtype != tf.variant for each in tf.nest.flatten(spec))
 

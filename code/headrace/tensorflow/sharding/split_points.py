@@ -1,9 +1,9 @@
 """Find where a dataset can be split among workers or ranks so that it still gives the same elements.
 
-tf.data service hands out the elements of each source by itself, and every worker runs the rest of the pipeline on its
-part. That is exact for transformations that treat elements one by one (`map`, `filter`, `batch`, …), and wrong for
-those that depend on an element's place (`zip`, `take`, `skip`, …). So this module looks for the last transformation
-that depends on places (if there is none, the source). Its output is called a listing. Workers get its elements by
+tf.data service splits each source of a pipeline independently. A worker gets some elements and runs the pipeline on
+them. The result is right for transformations that treat elements one by one (`map`, `filter`, `batch`, …), and wrong
+for those that depend on an element's place (`zip`, `take`, `skip`, …). So this module finds the last transformation
+that depends on places, or the source if none does. That dataset is called a listing. Workers get its elements by
 number, in blocks (`headrace.tensorflow.sharding.slicing`), and run the later transformations on their blocks.
 """
 
@@ -60,7 +60,7 @@ class Source:
     expanding: Node | None
     """The transformation, if any, that makes many elements of each one, such as an interleave over files."""
     shuffle: Shuffle | None
-    """The shuffle, if any, that comes before every transformation that combines several elements of the listing."""
+    """The first shuffle after the listing, if only transformations of single elements, such as `map`, lie between."""
     dropping: tuple[Node, ...] = ()
     """Transformations that drop an incomplete last batch on every worker or rank, instead of only once."""
 
@@ -79,7 +79,7 @@ def find_sources(graph: DatasetGraph, one_block_a_batch: bool = False) -> list[S
     """Return the listings of a pipeline: the inner datasets that are to be handed out in blocks.
 
     Args:
-        one_block_a_batch: let each block be one batch, as for ranks that read the data themselves: no requests.
+        one_block_a_batch: make each block one batch, for ranks that read the data themselves and request no blocks.
 
     Raises:
         InputError: splitting would change what the dataset gives; the text names the script's line and the fix.
@@ -135,10 +135,10 @@ def _ends(node: Node, above: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
     else:
         instead = "a dataset of files, tensors or a range instead"
         if node.op in ("LoadDataset", "SnapshotDataset"):
-            instead = "TFRecords, and read these (tf.data.TFRecordDataset) instead"
+            instead = "the data to TFRecords, and read these (tf.data.TFRecordDataset) instead"
         elif node.inputs:
-            instead = "other transformations (shuffle and repeat for shuffle_and_repeat), or this after data.distribute"
-        raise refusal(node, "it is not known how this can be split among workers or ranks", instead)
+            instead = "other operations (shuffle and repeat for shuffle_and_repeat), or this one after data.distribute"
+        raise refusal(node, "headrace does not know how to split its output among workers or ranks", instead)
 
 
 def _source(node: Node, above: Sequence[Node], one_block_a_batch: bool) -> Source:
@@ -180,10 +180,10 @@ def _most(node: Node) -> int:
 
 
 def _batch_above(above: Sequence[Node]) -> tuple[int, Node | None, tuple[Node, ...]]:
-    """Return the batch size (0: no batches), the expanding node before it, and the nodes that drop incomplete batches.
+    """Return the batch size (0: no batches), any `interleave` or the like before it, and nodes that drop elements.
 
-    A `batch` is not among the dropping nodes if only one-to-one transformations (`map`, `shuffle`, …) come before it.
-    Blocks are then whole batches, so only the last block has a remainder, which plain tf.data drops as well.
+    Such nodes drop an incomplete batch on every worker or rank. A `batch` that follows only one-to-one transformations
+    (`map`, …) does not: blocks are then whole batches. Only the last has a remainder, which plain tf.data drops too.
     """
     size, exact, expanding, known, dropping = 0, True, None, True, []
     for node in reversed(above):
