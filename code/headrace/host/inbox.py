@@ -27,7 +27,7 @@ class RankSaid:
 
 @dataclass(frozen=True)
 class LeaderSaid:
-    """A lease renewal from the leader, with its content."""
+    """The leader has renewed the lease. The event has what the renewal said."""
 
     body: Mapping[str, Any]
 

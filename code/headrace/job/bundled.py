@@ -8,10 +8,7 @@ from headrace.frameworks import FRAMEWORKS
 
 PACKAGE = Path(__file__).resolve().parents[1]
 INSTALLED = PACKAGE / "own"
-"""Folder in an installed package with the scripts, requirements, constraints, templates and build recipes.
-
-pyproject.toml puts them there. A checkout has them outside the package, and has no such folder.
-"""
+"""Folder in an installed package with files that a checkout has outside the package (see pyproject.toml)."""
 SCRIPTS = ("launcher.py", "train_data.py")
 """Scripts of headrace that hosts get, beside the training script and the package."""
 REQUIREMENTS, CONSTRAINTS = "requirements.txt", "constraints.txt"

@@ -16,10 +16,7 @@ ARITHMETIC = "the model's arithmetic"
 INPUT_BOUND_FROM = 0.1
 """Share of a step, 0 to 1. If steps wait for data for no more than this share, the computation is the limit."""
 BUSY_FROM = 0.85
-"""Share of an ideal step's time, 0 to 1. GPUs that are busy for this share or more are the limit.
-
-An ideal step is a training step that never waits for data.
-"""
+"""Share of a step that does not wait for data, 0 to 1. GPUs that are busy for this share or more are the limit."""
 FEW_SAMPLES = 5
 """Number of utilization samples of a GPU, one a second, that are needed for a meaningful mean."""
 REMEDIES = {
@@ -57,10 +54,7 @@ def computing_limit(summary: Mapping[str, Any]) -> str:
 
 
 def gpu_busy_share(summary: Mapping[str, Any]) -> float | None:
-    """Return the share of time, 0 to 1, for which the ranks' GPUs are busy in an ideal step; None: not known.
-
-    An ideal step is a training step that never waits for data.
-    """
+    """Return the share, 0 to 1, of an ideal step (one without waiting) for which GPUs are busy. None: not known."""
     dnn = [host for host in summary["hosts"].values() if host["group"] != DATA_GROUP]
     ranks, ideal_ms = summary["world_size"] / max(len(dnn), 1), summary["ideal_step_time_ms"]
     found = [host["gpu"] for host in dnn if host.get("gpu")]

@@ -16,9 +16,7 @@ _REFUSED |= dict.fromkeys(("-n", "--n", "-np", "--np", "-c"), "give --processes_
 
 
 def split_mpi_options(text: str) -> tuple[str, ...]:
-    """Return the words of `--custom_mpi_options` for mpirun.
-
-    `--NCCL_DEBUG LEVEL`, an option of SageMaker's training toolkit, becomes `-x NCCL_DEBUG=LEVEL`.
+    """Return mpirun's arguments from `--custom_mpi_options`. The toolkit's `--NCCL_DEBUG X` becomes `-x NCCL_DEBUG=X`.
 
     Raises:
         InputError: a quote is not closed, the first word does not begin with `-`, or a word is an option or parameter

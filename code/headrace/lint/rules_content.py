@@ -60,7 +60,7 @@ def wide_wire(subject: Subject) -> Iterator[Finding]:
         fix = f"keep pixels uint8 up to distribute, and scale them in the model: keras.layers.{layer}"
     else:
         origin, narrow_type = "which can be narrowed only if the values fit", "numbers of half the width"
-        fix = "if the values fit: tf.cast before distribute, and back in the model"
+        fix = "if the values fit: tf.cast before distribute, and tf.cast back in the model"
     if wide:
         cost = f"{', '.join(wide)}, {origin}: {size_text(now)} a batch, {size_text(then)} as {narrow_type}"
         yield Finding("wide-wire", subject.distributed_at, cost, now / then, "fewer bytes on the wire", False, fix)

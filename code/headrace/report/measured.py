@@ -16,7 +16,7 @@ from headrace.report.runs import was_interrupted
 FEW_STEPS = 20
 SHORT_EPOCH = 50
 RECEIVE_CPU_S_PER_BATCH = 3e-3
-"""Most CPU seconds counted for receiving a batch, besides the cost per byte. CPU time above this is spent waiting."""
+"""Limit of the CPU seconds that count as receiving a batch, besides its bytes. More than this is busy waiting."""
 NO_LIMIT = float("inf")
 
 

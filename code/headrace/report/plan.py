@@ -46,7 +46,7 @@ def main(argv: Sequence[str], find: Find = lambda run, _: run) -> int:
     summary = read_summary(folder)
     stands_for = parse_stands_for(given.stands_for or (), table)
     if DATA_GROUP in stands_for:
-        raise InputError(f"--as {DATA_GROUP}=…: --as is for dnn hosts here; for data hosts give --data_instance_type")
+        raise InputError(f"--as {DATA_GROUP}=…: --as is the type of dnn hosts; for data hosts: --data_instance_type")
     run = measured(summary, table, stands_for.get(DNN_GROUP))
     if given.data_instance_type and not run.trainer_type:
         raise InputError("--data_instance_type needs the type of the dnn hosts too: give --as TYPE, or --prices")

@@ -146,7 +146,7 @@ def _state_of(holder: Any) -> Any:
 
 
 def _load_state(holder: Any, state: Any) -> None:
-    """Load an object's state. For a module, first rename the entries to its own names, which torch.compile changes."""
+    """Load an object's state. If it is a module, first rename the entries: torch.compile changes a module's names."""
     if isinstance(holder, torch.nn.Module):
         now = holder.state_dict()
         names = {_uncompiled(name): name for name in (*now, *getattr(now, "_metadata", ()))}

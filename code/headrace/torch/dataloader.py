@@ -59,8 +59,8 @@ class DataLoader(TorchDataLoader[Any]):
     4. All ranks make the same loaders in the same order, with the same seed and data, and iterate over them alike.
     5. The ranks share an epoch in `DistributedSampler`'s order and make equally many steps; up to `world − 1` samples
        repeat, or `drop_last` leaves some out. With `shard_by_rank=False` a rank takes all samples.
-    6. Before each sample, these generators are seeded: the global ones of Python, NumPy and torch, and attributes of
-       the dataset or of its transforms. Seed any other source of randomness yourself.
+    6. Before each sample, these generators are seeded: the global ones of Python, NumPy and torch, and those that
+       the dataset or its transforms have as attributes. Seed any other source of randomness yourself.
     7. Every rank runs the sampler from the same seed, once an epoch (endless samplers run ahead of training). A sampler
        must not depend on the rank or on training.
     8. An `IterableDataset` has `shards` copies. Each must yield only the part that `get_worker_info()` gives it. All

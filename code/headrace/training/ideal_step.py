@@ -11,20 +11,11 @@ LEAST_STEPS, MANY_STEPS, MOST_STEPS = 5, 40, 400
 BUDGET_S = 2.0
 """Seconds to spend on measuring, for at most `MANY_STEPS` steps."""
 BUDGET_OF_SHORT_STEPS_S = 0.4
-"""Seconds to spend on measuring steps of under 10 ms, for at most `MOST_STEPS` steps.
-
-A shorter measurement would show only the machine's speed at one moment.
-"""
+"""Seconds to spend on steps of under 10 ms, for at most `MOST_STEPS`. Less would show only one moment's speed."""
 SETTLING = 0.25
-"""Unmeasured steps to make first, as a share of the steps to measure.
-
-The first tens of short steps take up to a tenth longer than later ones.
-"""
+"""Unmeasured steps to make first, as a share of those to measure. The first tens of short steps are slower."""
 _ERROR_OF_MEDIAN = 1.2533 / 1.349
-"""Factor that turns interquartile range ÷ √n into the standard error of the median.
-
-Of normally distributed values, the interquartile range is 1.349 σ, and the median's standard error is 1.2533 σ ÷ √n.
-"""
+"""Standard error of a median (1.2533 σ ÷ √n) ÷ (interquartile range (1.349 σ) ÷ √n), for normal values."""
 
 
 @dataclass(frozen=True)

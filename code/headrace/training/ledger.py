@@ -24,7 +24,9 @@ Ranges = list[list[int]]
 
 
 class Ledger:
-    """A record of the positions whose elements have all been trained on, and of single elements in other positions.
+    """A record of the elements of an epoch that have been trained on. Elements belong to units, such as files.
+
+    It holds each unit's position in the epoch if all its elements have been trained on, and single elements otherwise.
 
     The ledger counts an element as skipped if it is still missing when much later positions have come. Such an element
     was filtered out, or lost with a worker.

@@ -41,9 +41,7 @@ def submit(spec: JobSpec, given: argparse.Namespace) -> Ended | None:
     options = options_from(given, run, sys.executable)
     spec = dataclasses.replace(spec, channels=tuple(map(_on_shared_folder, spec.channels)))
     if spec.num_of_data_workers >= FREE_PORTS and not options.dnn.exclusive:
-        raise InputError(
-            f"{spec.num_of_data_workers} workers on a host need too many ports for a shared node: add --exclusive"
-        )
+        raise InputError(f"{spec.num_of_data_workers} workers need too many ports for a shared node: add --exclusive")
     checkpoints = _folder(given.checkpoint_s3_uri, "--checkpoint_s3_uri") if given.checkpoint_s3_uri else None
     if given.dry_run:
         print(build_script(spec, options), end="")

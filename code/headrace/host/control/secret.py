@@ -16,12 +16,10 @@ from headrace.job.settings import PLACEHOLDER_SECRET, SECRET_VARIABLE, Settings
 def with_secret(settings: Settings, topology: Topology, environ: Mapping[str, str], rank: object = None) -> Settings:
     """Return the settings with the secret by which the job's hosts authenticate each other.
 
-    This is the secret with which the job was submitted. If there is none, a job of one host gets a random secret, and
-    a job of several hosts gets a secret that is derived from the job's ARN.
+    A job without a secret of its own gets one derived from its ARN, or a random one if it has only one launcher.
 
     Args:
-        rank: this launcher's rank, if SageMaker's toolkit starts a launcher for each rank; else None. With a rank, even
-            a job of one host gets the derived secret instead of a random one.
+        rank: this launcher's rank, if SageMaker's toolkit starts a launcher for each rank; else None.
 
     Raises:
         InputError: the job has neither a secret nor an ARN.

@@ -260,7 +260,7 @@ class Leader:
                 self._times.reach("trainer_ready", at)
 
     def _news(self) -> Body:
-        """Return what a lease renewal sends: job phase and data service's `Decision`. The leases' threads call this."""
+        """Return what a lease renewal sends: the job's phase, and the data service's `Decision`."""
         decision = self._decision
         phase = STEPPING if self._stepping else STARTING
         return {"phase": phase, "decision": dict(decision.fields) if decision else None}

@@ -85,10 +85,10 @@ class ResourceUsage:
     def report(self) -> dict[str, Any]:
         """Return the use since `mark`, in these fields (`gpu`: see `Gpus.report`).
 
-        `utilization`: used share of the host's `cpus`, 0 to 1. `seconds`, `seconds_by_name`: CPU seconds by kind and by
-        name of child. `since`: start, on the monotonic clock. `over_s`: seconds since then. `memory_bytes`: resident
-        size of all children together; shared memory counts for each process. `most_memory_bytes`: its maximum.
-        `memory_total_bytes`: the machine's memory. `network_bytes`: `in` and `out`; None if hosts share the network.
+        `utilization`: used share of the host's `cpus`, 0 to 1. `seconds`: CPU seconds by kind of child (such as
+        workers). `seconds_by_name`: CPU seconds by child. `since`: start, on the monotonic clock; `over_s`: seconds
+        since then. `memory_bytes`: resident size of all children; each counts shared memory. `most_memory_bytes`: its
+        maximum. `memory_total_bytes`: the machine's memory. `network_bytes`: `in`, `out`; None if hosts share it.
         """
         if self._frozen:
             return self._frozen

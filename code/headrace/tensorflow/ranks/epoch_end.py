@@ -194,7 +194,7 @@ class _Stream:
         """Return whether the epoch continues with batch `at`; wait until this is decided."""
         tf.debugging.Assert(self._begun == number, [
             f"a second iterator over {self._name} has begun, so the first one cannot go on: a distributed dataset has "
-            "one iterator at a time. For another, call data.distribute on the dataset again, and read its result"
+            "one iterator at a time. To read it a second time, call data.distribute once more"
         ])  # fmt: skip
         go_on = tf.cond(here, lambda: self._has(number, at), lambda: self._has_none(number, at))
         go_on.set_shape([])

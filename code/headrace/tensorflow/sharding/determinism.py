@@ -34,7 +34,7 @@ def disorder(node: Node) -> str:
 
 
 def draws_the_same(numbers: Node) -> bool:
-    """Return whether a `Dataset.random` has its own or TensorFlow's seed, and draws the same numbers in each pass."""
+    """Return whether a `Dataset.random` draws the same numbers in each pass, from its own or the global seed."""
     again = numbers.definition.op == "RandomDataset"  # version 2 may draw other numbers each time
     return again and has_seed(numbers)
 

@@ -83,8 +83,8 @@ class Share:
 def share_of(graph: DatasetGraph, sources: Sequence[Source]) -> Share | None:
     """Return this rank's share of a dataset, or None if its number of batches is not known before training.
 
-    It is known if the dataset has a single listing, of known size, whose elements are only mapped, shuffled and
-    batched. It is not known after a filter, or for files that an interleave reads.
+    It is known if the dataset has one source of known size (a range, arrays, a list of names) whose elements are only
+    mapped, shuffled and batched. It is not known after a filter, or for files that an interleave reads.
     """
     if len(sources) != 1 or sources[0].expanding or sources[0].elements < 1:
         return None

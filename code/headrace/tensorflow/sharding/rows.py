@@ -38,5 +38,5 @@ def tensors_of(node: Node) -> list[tf.Tensor]:
 
 
 def dataset_of(node: Node, tensors: list[tf.Tensor]) -> tf.Tensor:
-    """Return a dataset, as a variant tensor, that is like `node` but has the rows of other tensors."""
+    """Return a copy of the dataset `node`, as a variant tensor, that reads its rows from `tensors`."""
     return tf.raw_ops.TensorSliceDataset(components=tensors, output_shapes=[spec.shape for spec in node.specs])

@@ -61,7 +61,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Shuffle:
-    """A `shuffle` of a listing. Only transformations of single elements, such as `map`, are between the two."""
+    """A `shuffle` of a source, such as a list of files. Between source and shuffle, only single elements are mapped."""
 
     node: Node
     repeat: Node | None

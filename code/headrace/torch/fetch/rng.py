@@ -201,7 +201,7 @@ def begin_epoch(dataset: Any, seed: int, epoch: int) -> None:
 
 
 def forget_epochs() -> None:
-    """Forget the epochs of all datasets, so that `set_epoch` skips none. A forked worker calls this first."""
+    """Forget which epoch each dataset was given, so that `set_epoch` is called again. A forked worker calls this."""
     _epochs.clear()
 
 

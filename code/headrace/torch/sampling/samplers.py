@@ -40,8 +40,8 @@ def without_batch_sampler(
 ) -> tuple[int | None, Any, Any, bool]:
     """Return the batch size, sampler, batch sampler and `drop_last` to use.
 
-    torch's BatchSampler over a DistributedSampler divides samples and makes batches as the loader does, so the loader
-    uses the DistributedSampler itself. Arguments that exclude each other are kept: torch refuses them.
+    The loader itself makes the batches that torch's BatchSampler over a DistributedSampler would make, so it uses only
+    the DistributedSampler. If arguments exclude each other, they are returned as they are: torch refuses them.
     """
     unwrap = type(batch_sampler) is BatchSampler and is_distributed(batch_sampler.sampler, world, dataset)
     if unwrap and (batch_size, bool(shuffle), sampler, drop_last) == (1, False, None, False):
