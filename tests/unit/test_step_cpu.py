@@ -38,7 +38,7 @@ def test_cpu_time_of_waiting_is_not_the_models():
 
 def test_short_steps_are_measured_more_often():
     assert steps_to_measure(10.0) == LEAST_STEPS
-    assert steps_to_measure(0.1) == 20
+    assert steps_to_measure(0.1) == 10
     assert steps_to_measure(1e-9) == MOST_STEPS
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-LEAST_STEPS, MANY_STEPS, MOST_STEPS = 5, 40, 400
-BUDGET_S = 2.0
+LEAST_STEPS, MANY_STEPS, MOST_STEPS = 3, 40, 400
+BUDGET_S = 1.0
 """Seconds to spend on measuring, for at most `MANY_STEPS` steps."""
 BUDGET_OF_SHORT_STEPS_S = 0.4
 """Seconds to spend on steps of under 10 ms, for at most `MOST_STEPS`. Less would show only one moment's speed."""

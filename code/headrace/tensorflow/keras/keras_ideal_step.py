@@ -15,8 +15,8 @@ from headrace.tensorflow.keras import broadcast
 from headrace.tensorflow.ranks import collectives
 from headrace.training.ideal_step import SETTLING, IdealStep, steps_to_measure
 
-WARM_UP_STEPS = 3
-"""Unmeasured first steps: one traces, one fills caches, and the last one's time decides how many to measure."""
+WARM_UP_STEPS = 2
+"""Unmeasured first steps. The first traces; the time of the last decides how many steps to measure."""
 
 
 def measure_ideal_step(model: keras.Model, dataset: Any, batch_size: int | None = None) -> IdealStep | None:
@@ -58,7 +58,7 @@ def measure_ideal_step(model: keras.Model, dataset: Any, batch_size: int | None 
 
 
 def _measured(model: keras.Model, dataset: tf.data.Dataset, batch: Any) -> IdealStep:
-    iterator = iter(_with_spec_of(tf.data.Dataset.from_tensors(batch).repeat(), dataset))
+    iterator = iter(_with_spec_of(tf.data.Dataset.from_tensors(batch).repeat(), dataset).prefetch(1))
     model.make_train_function()
     variables = _variables(model, iterator)
     before = [_copied(variable) for variable in variables]
@@ -151,6 +151,8 @@ def _says_enough(element_spec: Any, batch_size: int | None) -> bool:
 
 def _with_spec_of(cached: tf.data.Dataset, dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Return `cached` with the shapes that `dataset` declares, so that both share one traced training function."""
+    options = tf.data.Options()
+    options.autotune.enabled = False  # the end of an iterator waits for its tuning: up to 3 s on busy processors
 
     def relax(*elements: Any) -> Any:
         batch = elements if type(dataset.element_spec) is tuple else elements[0]  # a named tuple is one argument
@@ -158,7 +160,7 @@ def _with_spec_of(cached: tf.data.Dataset, dataset: tf.data.Dataset) -> tf.data.
             lambda tensor, spec: tf.compat.v1.placeholder_with_default(tensor, spec.shape), batch, dataset.element_spec
         )
 
-    return cached.map(relax)
+    return cached.map(relax).with_options(options)
 
 
 def _made_up(spec: tf.TensorSpec, batch_size: int | None) -> tf.Tensor:

@@ -138,8 +138,9 @@ def distributed_class(base: Any, how: Reduction) -> Any:
                 grads = how.gradients(grads)
             _applying.reduced = not self.gradient_accumulation_steps
             try:
-                # Otherwise TensorFlow would count the step before it finds that there is no next batch.
-                with tf.control_dependencies([each for each in grads if each is not None]):
+                # Otherwise TensorFlow would count the step before it finds that there is no next batch. The group is
+                # one operation: hundreds of gradients, each an input of every update, make a graph slow to prepare.
+                with tf.control_dependencies([tf.group(*[each for each in grads if each is not None])]):
                     return super().apply(grads, variables)
             finally:
                 _applying.reduced = False
