@@ -79,7 +79,7 @@ def test_what_the_script_has_chosen_stays(host, chosen):
 
 def test_more_ranks_than_gpus_are_refused_with_the_flag_that_says_how_many(host):
     host(gpus=1)
-    with pytest.raises(InputError, match=r"^this host has 2 ranks but only 1 GPUs: --processes_per_host 1"):
+    with pytest.raises(InputError, match=r"^2 ranks on this host, but only 1 GPUs: give --processes_per_host 1"):
         devices.take_share(0, 2)
 
 

@@ -40,8 +40,7 @@ class Distribution:
     target_workers: str = "any"
     """`any`: every worker; `local`: only workers on the reader's own host; `auto`: TensorFlow decides."""
     max_outstanding_requests: int | None = None
-    """Batches that a rank requests ahead. None: if `coordinated` is True, TensorFlow's own default; else 2 for a
-    finite stream that the ranks share, and 8 for any other stream."""
+    """Batches that a rank requests ahead. None: 2 for a finite shared stream, else 8. Not with `coordinated`."""
     deterministic: bool | None = None
     """True: parallel calls on the workers keep their order. None: the dataset's own options decide."""
     uneven: str = "pad"

@@ -34,8 +34,7 @@ def _take_gpu(local_rank: int, local_size: int) -> None:
         if os.environ.get(GPUS_OF_PROCESS):
             return  # the variable gives each rank its own GPU, or lets ranks share one
         raise InputError(
-            f"this host has {local_size} ranks but only {len(gpus)} GPUs: "
-            f"--processes_per_host {len(gpus)} starts one rank per GPU"
+            f"{local_size} ranks on this host, but only {len(gpus)} GPUs: give --processes_per_host {len(gpus)}"
         )
     try:
         tf.config.set_visible_devices(gpus[local_rank], "GPU")
