@@ -162,5 +162,5 @@ def test_a_careless_script_behind_a_proxy_ends_and_is_warned(tmp_path, with_scri
     run = run_job(tmp_path, *with_script("careless.py"), "--num_of_data_instances=1", env=os.environ | nowhere)
     assert run.code == 0, run.output[-4000:]
     assert run.output.count("which the script started and left running") == 2
-    assert "each rank trains a model of its own: wrap the optimizer" in run.output
+    assert "each rank trains its own model: wrap the optimizer" in run.output
     assert run.summary["final_metrics"]["loss"] is None and "training has diverged" in run.output
