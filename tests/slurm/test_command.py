@@ -29,6 +29,11 @@ def run(cluster, tmp_path, *flags, **popen):
     return process.returncode, output, json.loads(path.read_text()) if path.exists() else None
 
 
+def made_by(summary, host):
+    """Return the number of batches that ranks received from a data node."""
+    return summary["workers"][f"{host}/worker"]["batches"]
+
+
 def test_tensorflow_trains_with_batches_from_data_nodes(cluster, tmp_path, capsys):
     source = copy_source(tmp_path / "source", ROOT / "tests" / "e2e" / "scripts" / "tabular.py")
     code, output, summary = run(
@@ -37,7 +42,7 @@ def test_tensorflow_trains_with_batches_from_data_nodes(cluster, tmp_path, capsy
     )  # fmt: skip
     assert code == 0, output[-4000:]  # the script has compared the weights of both ranks
     assert summary["world_size"] == 2 and summary["steps"] > 0
-    assert all(summary["workers"][f"{host}/worker"]["batches"] > 0 for host in ("cpu1", "cpu2"))
+    assert made_by(summary, "cpu1") + made_by(summary, "cpu2") > 0  # the first to be ready may make all of so few
     assert re.search(r"^gpu1 dnn_group \| .* rank0 ", output, re.M) and "job succeeded" in output
     assert not cluster.jobs() and not cluster.job_processes()
     assert not (tmp_path / "job" / "secret").exists()
@@ -61,7 +66,7 @@ def test_pytorch_trains_on_two_nodes_with_a_channel_and_batches_from_data_nodes(
     weights = dict(re.findall(r"weights of rank (\d): (\S+)", output))
     assert set(weights) == {"0", "1"} and len(set(weights.values())) == 1
     assert summary["world_size"] == 2 and summary["hosts"]["gpu2"]["group"] == "dnn_group"
-    assert all(summary["workers"][f"{host}/worker"]["batches"] > 0 for host in ("cpu1", "cpu2"))
+    assert made_by(summary, "cpu1") + made_by(summary, "cpu2") > 0  # the first to be ready may make all of so few
     assert not cluster.jobs() and not cluster.job_processes()
 
 
