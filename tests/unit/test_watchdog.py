@@ -143,6 +143,14 @@ def test_ranks_in_different_passes_over_a_stream_are_the_root_cause_with_the_rul
     assert cause.message.endswith(f"rank 0 waits until ranks 1 say if dataset 'val' has more data: {why}")
 
 
+def test_a_wait_for_a_streams_end_without_a_known_reason_ends_with_advice():
+    log = ranks()
+    log.label(f"[1,0]<stdout>:{format_event(WAITS_FOR_ENDS, stream='val', rank=0, batches=2, ranks='1')}")
+    cause = diagnose("algo-2", "11 s (stall_timeout_s)", log, {}, "data")
+    assert cause.message.endswith("has more data; do all filtering, batching and random mixing of elements before "
+                                  "data.distribute")  # fmt: skip
+
+
 def test_otherwise_the_trainer_waits_for_data():
     cause = diagnose("algo-2", "11 s (stall_timeout_s)", ranks(), {}, "data from the tf.data service")
     assert (cause.host, cause.process) == ("algo-2", "trainer")

@@ -114,9 +114,8 @@ def diagnose(
             "Look for a dataset that ends earlier on one rank (filter and batch it before data.distribute), or for a "
             "branch that only some ranks take"
         )
-    elif ends := ranks.waits_for_ends:
-        advice = "; do all filtering, batching and random mixing of elements before data.distribute"
-        why = ends + (advice if ends.endswith("goes on") else "")
+    elif ranks.waits_for_ends:
+        why = ranks.waits_for_ends
     elif missing:
         host, name = missing[0]
         others = ", ".join(name for _, name in missing)

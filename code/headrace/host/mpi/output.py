@@ -99,7 +99,8 @@ class RankLog:
                 told = {"rank": "?", "stream": "?", "ranks": "?", **event.fields}
                 words = "rank {rank} waits until ranks {ranks} say if dataset {stream!r} has more data".format_map(told)
                 why = urllib.parse.unquote(told.get("why", ""))
-                self.waits_for_ends = f"{words}: {why}" if why else words
+                advice = "do all filtering, batching and random mixing of elements before data.distribute"
+                self.waits_for_ends = f"{words}: {why}" if why else f"{words}; {advice}"
             if event and event.name == WAITS_FOR_RANKS:
                 self._waiting_ranks[_number(event.fields.get("rank", ""))] = event.fields.get("at", "")
             self.reads_data |= event is not None and event.name == READS_DATA
