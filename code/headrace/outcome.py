@@ -45,7 +45,7 @@ class RootCause:
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> RootCause:
         """Read what `as_json` returned. The input is not trusted: values of wrong types become text or are left out."""
-        code, pid = record.get("exit_code"), record.get("pid")
+        code, pid, tail = record.get("exit_code"), record.get("pid"), record.get("log_tail")
         return cls(
             host=str(record.get("host", "?")),
             process=str(record.get("role", "?")),
@@ -53,7 +53,7 @@ class RootCause:
             pid=pid if isinstance(pid, int) else None,
             exit_code=code if isinstance(code, int) else None,
             signal=str(record["signal"]) if record.get("signal") else None,
-            log_tail=tuple(str(line) for line in record.get("log_tail") or ()),
+            log_tail=tuple(map(str, tail)) if isinstance(tail, (list, tuple)) else (),
         )
 
 
@@ -78,7 +78,8 @@ class Outcome:
     def from_json(cls, record: Mapping[str, Any]) -> Outcome:
         if record.get("status") == "succeeded":
             return cls()
-        return cls(RootCause.from_json(record.get("root_cause") or {}))
+        cause = record.get("root_cause")
+        return cls(RootCause.from_json(cause if isinstance(cause, Mapping) else {}))
 
 
 def _shortened(text: str, most_bytes: int) -> str:

@@ -31,7 +31,7 @@ def status(seconds, over_s, **changes):
     return {"cpu": figures | changes, "restarts": {}}
 
 
-def wait_until(condition, limit_s=5.0):
+def wait_until(condition, limit_s=180.0):
     end = time.monotonic() + limit_s
     while not condition() and time.monotonic() < end:
         time.sleep(0.01)

@@ -7,6 +7,12 @@ from headrace.tensorflow.ranks import epoch_count
 from headrace.tensorflow.ranks.epoch_count import ALL_ENDED, ENDED, SOME_ENDED, STARTED, EpochCounter
 
 
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch):
+    """A pause of the machine is no rank's silence."""
+    monkeypatch.setattr(epoch_count, "FIRST_PATIENCE_S", 1e9)
+
+
 class Rank:
     """A rank that reads a stream like epoch_end.py. It takes a batch at once, or once all ranks have one."""
 

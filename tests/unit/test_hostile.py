@@ -15,7 +15,7 @@ from headrace.host.services.contract import DataService
 from headrace.host.state import HostState
 from headrace.host.usage.host_usage import ResourceUsage
 from headrace.job.settings import Settings
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 SECRET = "s"
@@ -58,6 +58,8 @@ def test_a_call_with_one_field_replaced_is_refused_or_as_it_was(field, value):
         assert body == {"phase": "stepping"}
 
 
+@example({"outcome": {"root_cause": 1}})
+@example({"outcome": {"root_cause": {"log_tail": 1}}})
 @given(st.dictionaries(st.sampled_from(["phase", "outcome", "dump", "decision"]), values))
 def test_whatever_an_authentic_renewal_says_has_an_answer_and_is_survived(body):
     inbox = Inbox()

@@ -28,6 +28,7 @@ def test_a_disk_that_fails_for_a_moment_is_told_of_once_and_signs_of_life_go_on(
         wait_for((folder / "rank3").exists, "a sign of life")
     finally:
         watch.stop()
+        watch._thread.join()  # `stop` waits only a moment, and the next test replaces what the thread calls
     assert capfd.readouterr().err.count("cannot write this rank's progress") == 1
 
 

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from headrace.training import socket_buffers as wire
 
+from tests.support import WAIT_S
+
 SIZE = 3 << 20
 
 
@@ -18,7 +20,8 @@ def pair():
         there, _ = listener.accept()
     with here, there:
         for each in (here, there):
-            wire.prepare(each, 10.0)
+            wire.prepare(each, WAIT_S)
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(WAIT_S * 1000))
         yield here, there
 
 
@@ -76,5 +79,5 @@ def test_a_batch_that_stops_for_a_while_goes_on(monkeypatch, wakes):
         received.join(0.3)
         assert received.is_alive()
         there.sendall(whole[100_000:])
-        received.join(30)
+        received.join(WAIT_S)
         assert not received.is_alive() and into == whole

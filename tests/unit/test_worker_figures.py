@@ -51,6 +51,7 @@ def test_nonsense_in_what_a_host_has_received_counts_as_nothing(said):
 def test_a_rank_writes_down_what_it_has_received_when_there_is_something_new(tmp_path, monkeypatch):
     counter = received.Counter()
     monkeypatch.setattr(received, "_sources", [counter.counts])
+    monkeypatch.setattr(received, "WRITE_EVERY_S", 3600.0)
     receipts = received.Receipts(tmp_path, 3)
     receipts.look()
     assert received.read(tmp_path) == {}
