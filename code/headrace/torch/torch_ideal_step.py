@@ -16,8 +16,8 @@ from headrace.torch.fetch.pin_memory import arrays_of, to_device
 from headrace.torch.fetch.rng import GLOBAL, kept
 from headrace.training.ideal_step import SETTLING, IdealStep, steps_to_measure
 
-WARM_UP_STEPS = 3
-"""Number of warm-up steps, which choose kernels and compile. The last one's time sets the number of measured steps."""
+WARM_UP_STEPS = 2
+"""Number of warm-up steps, which choose kernels and compile."""
 
 
 def measure_ideal_step(
@@ -31,12 +31,14 @@ def measure_ideal_step(
     on_device, copy_s = to_device(batch, device), _copy_s(batch, device)
     with _put_back(model, optimizer, others):
         model.train()
-        *_, last_s = _times_s(step, on_device, WARM_UP_STEPS, device)
-        count = int(distributed.from_rank_0(str(steps_to_measure(last_s)).encode()))
-        _times_s(step, on_device, int(count * SETTLING), device)
-        cpu_s = time.process_time()
-        times_s = _times_s(step, on_device, count, device)
-        cpu_s = time.process_time() - cpu_s
+        _times_s(step, on_device, WARM_UP_STEPS, device)
+        began_cpu_s, times_s = time.process_time(), _times_s(step, on_device, 1, device)
+        count = int(distributed.from_rank_0(str(steps_to_measure(times_s[0])).encode()))
+        if settling := int(count * SETTLING):
+            _times_s(step, on_device, settling, device)
+            began_cpu_s, times_s = time.process_time(), []
+        times_s += _times_s(step, on_device, count - len(times_s), device)
+        cpu_s = time.process_time() - began_cpu_s
     return IdealStep.of(times_s, cpu_s), copy_s
 
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-LEAST_STEPS, MANY_STEPS, MOST_STEPS = 3, 40, 400
+LEAST_STEPS, MANY_STEPS, MOST_STEPS = 2, 40, 400
 BUDGET_S = 1.0
 """Seconds to spend on measuring, for at most `MANY_STEPS` steps."""
 BUDGET_OF_SHORT_STEPS_S = 0.4
 """Seconds to spend on steps of under 10 ms, for at most `MOST_STEPS`. Less would show only one moment's speed."""
 SETTLING = 0.25
-"""Unmeasured steps to make first, as a share of those to measure. The first tens of short steps are slower."""
+"""Unmeasured steps to make first, as a share of those to measure. The first tens of short steps are slower; long steps
+need none, so the last warm-up step counts too: a job pays for each of them."""
 _ERROR_OF_MEDIAN = 1.2533 / 1.349
 """Standard error of a median (1.2533 σ ÷ √n) ÷ (interquartile range (1.349 σ) ÷ √n), for normal values."""
 

@@ -15,9 +15,6 @@ from headrace.tensorflow.keras import broadcast
 from headrace.tensorflow.ranks import collectives
 from headrace.training.ideal_step import SETTLING, IdealStep, steps_to_measure
 
-WARM_UP_STEPS = 2
-"""Unmeasured first steps. The first traces; the time of the last decides how many steps to measure."""
-
 
 def measure_ideal_step(model: keras.Model, dataset: Any, batch_size: int | None = None) -> IdealStep | None:
     """Measure a training step on one batch in memory: median time, its standard error, and CPU time on this rank.
@@ -72,13 +69,15 @@ def _measured(model: keras.Model, dataset: tf.data.Dataset, batch: Any) -> Ideal
         return time.perf_counter() - start
 
     try:
-        *_, last_s = [call_s() for _ in range(WARM_UP_STEPS)]
-        measured = collectives.same_on_all_ranks(steps_to_measure(last_s), "headrace.ideal_steps")
-        for _ in range(int(measured * SETTLING)):
-            call_s()
-        cpu_s = time.process_time()
-        times_s = [call_s() / steps_per_call for _ in range(measured)]
-        cpu_s = (time.process_time() - cpu_s) / steps_per_call
+        call_s()  # the first call traces
+        began_cpu_s, times_s = time.process_time(), [call_s()]
+        measured = collectives.same_on_all_ranks(steps_to_measure(times_s[0]), "headrace.ideal_steps")
+        if settling := int(measured * SETTLING):
+            for _ in range(settling):
+                call_s()
+            began_cpu_s, times_s = time.process_time(), []
+        times_s += [call_s() for _ in range(measured - len(times_s))]
+        cpu_s = time.process_time() - began_cpu_s
     finally:
         for variable, value in zip(variables, before, strict=True):
             variable.assign(value)
@@ -86,7 +85,7 @@ def _measured(model: keras.Model, dataset: tf.data.Dataset, batch: Any) -> Ideal
         model.reset_metrics()
         if generator:
             generator.reset(generator_state)
-    return IdealStep.of(times_s, cpu_s)
+    return IdealStep.of([each / steps_per_call for each in times_s], cpu_s / steps_per_call)
 
 
 def _build_metrics(model: keras.Model, batch: Any) -> None:
