@@ -117,8 +117,8 @@ def test_an_mpi_daemons_end_waits_for_mpiruns_word(job):
     told = RootCause("algo-4", "orted", "exited with 1", 7, 1).as_json()
     job.happened(*all_answered(0), answered(1, "algo-4", failure=told))
     assert job.cause(1) is None
-    assert job.cause(3.5) is None
-    assert job.cause(4.5).process == "orted"
+    assert job.cause(8.5) is None
+    assert job.cause(9.5).process == "orted"
 
 
 def test_this_hosts_own_failure_comes_first(job):

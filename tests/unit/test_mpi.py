@@ -183,6 +183,16 @@ def test_a_connection_that_broke_since_another_ranks_script_had_ended_is_not_the
     assert ("its script has ended, and rank1 waits for it" in cause.message) == has_ended
 
 
+def test_a_rank_that_was_killed_is_the_cause_of_a_connection_that_broke_even_if_told_later():
+    log = ranks()
+    log.label("[1,0]<stdout>:headrace event=rank_failed rank=0 pid=42 exit_code=1 broken=1 error=Connection%20closed")
+    assert log.has_failed
+    log.label("mpirun has exited due to process rank 0 with PID 42 on")
+    assert "raised Connection closed" in log.root_cause(FALLBACK).message
+    log.label("mpirun noticed that process rank 1 with PID 99 on node algo-1 exited on signal 9 (Killed).")
+    assert log.root_cause(FALLBACK).process == "rank1"
+
+
 def test_a_rank_that_was_killed_is_the_root_cause():
     log = ranks()
     log.label("mpirun noticed that process rank 1 with PID 99 on node algo-1 exited on signal 9 (Killed).")

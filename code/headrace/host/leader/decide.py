@@ -38,7 +38,7 @@ END_S = 30.0
 """Seconds that MPI may take to end once every rank has logged that it leaves MPI, or a rank has failed."""
 ABORT_S = 5.0
 """Seconds that ranks may take to end once their preflight has failed."""
-ORTED_PATIENCE_S = 3.0
+ORTED_PATIENCE_S = 8.0
 """Seconds to wait for mpirun once an MPI daemon has ended: mpirun knows which rank failed, and reports it later."""
 
 

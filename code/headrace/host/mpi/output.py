@@ -65,6 +65,8 @@ class RankLog:
         self._ranks_per_host = ranks_per_host
         self._tails: dict[str, collections.deque[str]] = {}
         self._first_failure: RootCause | None = None
+        self._lost_peer = False
+        """Whether the first failure is a broken connection to another rank, whose end may be reported later."""
         self._missing_ranks: dict[int, str] = {}
         """Ranks that others wait for, each with the first collective in which the others wait."""
         self._waiting_ranks: dict[int, str] = {}
@@ -94,7 +96,7 @@ class RankLog:
                 self._missing_ranks = {}
             elif missing:
                 self._missing_ranks[int(missing["rank"])] = missing["first"]
-            self.lines += not (complains or missing)
+            self.lines += not (complains or missing or (event and event.name == WAITS_FOR_RANKS))
             if event and event.name == WAITS_FOR_ENDS:
                 told = {"rank": "?", "stream": "?", "ranks": "?", **event.fields}
                 words = "rank {rank} waits until ranks {ranks} say if dataset {stream!r} has more data".format_map(told)
@@ -107,7 +109,7 @@ class RankLog:
             if event and event.name == RANK_ENDED:
                 self._ended_ranks.add(_number(event.fields.get("rank", "")))
             if event and event.name == RANK_FAILED:
-                self._fail(self._raised(event))
+                self._fail(self._raised(event), lost_peer=event.fields.get("broken") == "1")
             elif event and event.name == PREFLIGHT_FAILED:
                 rank, said = _number(event.fields.get("rank", "")), urllib.parse.unquote(event.fields.get("error", ""))
                 cause = self._of_rank(rank, f"preflight: {said}", exit_code=1)
@@ -202,8 +204,10 @@ class RankLog:
         why = f"its script has ended, and rank{waiting} waits for it in a collective: all must stop at the same step"
         return self._of_rank(ended, why)
 
-    def _fail(self, cause: RootCause) -> None:
-        self._first_failure = self._first_failure or cause
+    def _fail(self, cause: RootCause, lost_peer: bool = False) -> None:
+        """Note a failure; the first one counts. But a killed rank is the cause of a peer's broken connection."""
+        if self._first_failure is None or (self._lost_peer and cause.signal):
+            self._first_failure, self._lost_peer = cause, lost_peer
 
     def _of_rank(self, rank: int, message: str, pid: int | None = None, **how: Any) -> RootCause:
         return RootCause(self._host_of(rank), f"rank{rank}", message, pid, **how)
