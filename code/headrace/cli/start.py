@@ -11,16 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from headrace.backends import Ended
-from headrace.cli.flags import (
-    CLOUD_ONLY,
-    HERE,
-    HERE_ONLY,
-    SAGEMAKER,
-    SLURM,
-    build_parser,
-    build_spec,
-    parse_cpus,
-)
+from headrace.cli.flags import CLOUD_ONLY, HERE, HERE_ONLY, SAGEMAKER, SLURM, build_parser, build_spec, parse_cpus
 from headrace.cluster.run_files import RunPaths
 from headrace.errors import InputError, SetupError
 from headrace.frameworks import DEFAULT, FRAMEWORKS

@@ -17,7 +17,7 @@ FIRST_WORKER_PORT = 6001
 TRANSFER_PORT_OFFSET = 1000
 """Difference between a worker's port (6001) and its port for headrace's own transfer protocol (7001)."""
 CONTROL_PORT = 16000
-_PASSING = range(20_000, 32_000)
+_PASSING = range(26_000, 32_000)
 """Ports for servers without a fixed port, below Linux's range of ephemeral ports (32768 and up)."""
 ENDPOINTS_VARIABLE = "HEADRACE_ENDPOINTS"
 """Environment variable with the hosts' addresses and ports, as `encode_endpoints` makes it. It is set on Slurm and for

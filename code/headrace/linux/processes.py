@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import signal
 import socket
@@ -93,8 +94,7 @@ def end_all_descendants(grace_s: float, spare: Collection[int] = ()) -> int:
     Returns:
         The number of processes that were sent SIGKILL.
     """
-    deadline = time.monotonic() + grace_s
-    given_up = deadline + UNKILLABLE_AFTER_S
+    deadline, given_up = time.monotonic() + grace_s, math.inf
     asked: set[psutil.Process] = set()
     killed: set[psutil.Process] = set()
     while time.monotonic() < given_up and (
@@ -109,6 +109,7 @@ def end_all_descendants(grace_s: float, spare: Collection[int] = ()) -> int:
         else:
             signal_all(living, signal.SIGKILL)
             killed.update(living)
+            given_up = min(given_up, time.monotonic() + UNKILLABLE_AFTER_S)
         reap_orphans()
         time.sleep(POLL_S)
     reap_orphans()

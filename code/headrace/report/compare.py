@@ -11,15 +11,7 @@ from headrace.cluster.topology import DATA_GROUP
 from headrace.job.limited_by import COPYING, INPUT_BOUND_FROM, PROCESS, REMEDIES, gpu_busy_share, limited_by
 from headrace.report.advice import HARDLY_WAITS
 from headrace.report.run_cost import Price
-from headrace.report.runs import (
-    accuracy,
-    read_summary,
-    rounded,
-    short,
-    unlike,
-    waited_share,
-    was_interrupted,
-)
+from headrace.report.runs import accuracy, read_summary, rounded, short, unlike, waited_share, was_interrupted
 from headrace.terminal.parser import OneLineParser
 from headrace.terminal.tables import as_table
 

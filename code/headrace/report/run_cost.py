@@ -58,8 +58,4 @@ def price(summary: Mapping[str, Any], table: InstanceTable, stands_for: Mapping[
         return None
     hourly, rate = sum(known), summary["samples_per_s"]
     epoch_s = summary["steps_per_epoch"] * summary["step_time_ms"]["mean"] / 1000
-    return Price(
-        hourly,
-        hourly / 3600 * epoch_s if epoch_s else None,
-        hourly / 3600 / rate * 1e6 if rate else None,
-    )
+    return Price(hourly, hourly / 3600 * epoch_s if epoch_s else None, hourly / 3600 / rate * 1e6 if rate else None)

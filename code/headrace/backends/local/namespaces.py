@@ -28,7 +28,7 @@ INTERFACE = "eth0"
 MTU_BYTES = 9001
 """The MTU inside an AWS VPC."""
 BASE_DIR = Path("/opt/ml")
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 60.0
 _RUN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from headrace.backends.local.namespaces import main; main()"
 # Not `python -m`: it would need PYTHONPATH, which the job's processes would inherit.
 _THIS_MODULE = [sys.executable, "-c", _RUN, str(Path(__file__).parents[3])]

@@ -86,11 +86,7 @@ def mpi_environ(source_dir: Path, environ: Mapping[str, str]) -> dict[str, str]:
         # ranks on other hosts, and a Horovod built for another virtual environment need them set.
         libraries = filter(None, [str(prefix / "lib"), environ.get("LD_LIBRARY_PATH")])
         relocated = {"OPAL_PREFIX": str(prefix), "LD_LIBRARY_PATH": ":".join(libraries)}
-    return {
-        **relocated,
-        **python_path(source_dir, environ),
-        "PYTHONFAULTHANDLER": "1",
-    }
+    return {**relocated, **python_path(source_dir, environ), "PYTHONFAULTHANDLER": "1"}
 
 
 def network_environ(topology: Topology, environ: Mapping[str, str]) -> dict[str, str]:

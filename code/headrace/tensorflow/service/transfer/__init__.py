@@ -75,9 +75,12 @@ def library_path() -> Path:
 
 def check_server(address: str) -> None:
     """Raise `SetupError` unless the protocol's server answers at `HOST:PORT`. TensorFlow only logs such a failure."""
-    port = address.rpartition(":")[2]
+    port, secret = address.rpartition(":")[2], os.environ.get(SECRET_VARIABLE, "")
     try:
-        HANDSHAKE.enter(address, os.environ.get(SECRET_VARIABLE, "")).close()
+        try:
+            HANDSHAKE.enter(address, secret).close()
+        except TimeoutError:  # this process, which answers itself, may have been paused
+            HANDSHAKE.enter(address, secret).close()
     except OSError as error:
         raise SetupError(f"cannot send batches from {address}: {error}; is another program on port {port}?") from error
 
@@ -136,10 +139,7 @@ def load() -> bool:
         if problem():
             raise SetupError(problem().decode())
     except (ImportError, OSError, SetupError, subprocess.TimeoutExpired) as error:
-        print(
-            f"{PROTOCOL}'s own transfer does not load, so batches travel over gRPC: {error}",
-            file=sys.stderr,
-            flush=True,
-        )
+        told = f"{PROTOCOL}'s own transfer does not load, so batches travel over gRPC: {error}"
+        print(told, file=sys.stderr, flush=True)
         return False
     return True

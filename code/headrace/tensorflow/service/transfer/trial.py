@@ -13,7 +13,8 @@ from typing import Any
 from headrace.cluster.addresses import free_ports
 from headrace.tensorflow.service.transfer import PROTOCOL, batches_received
 
-ELEMENTS = 5
+ELEMENTS, TRIES = 5, 3
+"""TensorFlow reads a worker over gRPC if a connection takes more than a second, so a busy machine gets more tries."""
 WAIT_S = 0.5
 CANCEL_LIMIT_S = 10.0
 
@@ -34,12 +35,8 @@ def main(library: str) -> int:
     """Send all batches. Return 0 if they arrive unchanged, by headrace's protocol; else print why not, and return 1."""
     dispatcher, worker, transfer = (str(port) for port in free_ports(3))
     with tempfile.TemporaryDirectory(prefix="headrace-trial-") as work_dir:
-        servers = subprocess.Popen(
-            [sys.executable, "-c", SERVERS, library, work_dir, dispatcher, worker, transfer],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+        command = [sys.executable, "-c", SERVERS, library, work_dir, dispatcher, worker, transfer]
+        servers = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         try:
             ctypes.CDLL(library)
             import tensorflow as tf
@@ -48,7 +45,11 @@ def main(library: str) -> int:
             if servers.stdout.readline() != "ready\n":
                 raise RuntimeError("the servers did not start")
             service = f"grpc://127.0.0.1:{dispatcher}"
-            wrong = _differences(tf, service) + _unusual(tf, service)
+            for _ in range(TRIES):
+                wrong = _differences(tf, service)
+                if wrong or batches_received(Path(library)) >= ELEMENTS:
+                    break
+            wrong += _unusual(tf, service)
         finally:
             servers.kill()
             servers.communicate()
