@@ -1,7 +1,8 @@
 """Show what data hosts gain, in pairs of local runs without and with them.
 
 `make demo` runs two pairs: one in which training waits for data, and one in which it does not. `make demo-torch` runs
-one pair with PyTorch. HEADRACE_DEMO_EPOCHS sets the epochs of the pairs that learn to recognize digits.
+one pair with PyTorch. HEADRACE_DEMO_EPOCHS sets the epochs of the pairs that learn to recognize digits, and
+HEADRACE_DEMO_STEPS the steps of an epoch there.
 """
 
 import datetime
@@ -39,7 +40,9 @@ def main() -> int:
         return 1
     stamp = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%d-%H%M%S")
     epochs = os.environ.get("HEADRACE_DEMO_EPOCHS", EPOCHS[framework])
-    learning = [*COMMON, *OF[framework], f"--epochs={epochs}", f"--channel=training={digits}"]
+    steps = os.environ.get("HEADRACE_DEMO_STEPS", "0")  # 0: all
+    learning = [*COMMON, *OF[framework], f"--epochs={epochs}", f"--steps_per_epoch={steps}"]
+    learning.append(f"--channel=training={digits}")
     processors = sorted(os.sched_getaffinity(0))
     last = pair(f"demo-homogeneous-{stamp}", [*learning, *WITHOUT], f"demo-heterogeneous-{stamp}", [*learning, *WITH])
     if last and framework == "tensorflow" and len(processors) > 1:
