@@ -6,8 +6,8 @@ import random
 import socket
 
 FIRST, OF_EACH = 20_000, 1_500
-WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8
-"""Number of the pytest-xdist worker. Each one, up to eight, has its own range of ports."""
+WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 4
+"""Number of the pytest-xdist worker. Each one, up to four, has its own range of ports."""
 _IN_TURN = itertools.cycle(random.sample(range(OF_EACH), OF_EACH))
 """Offsets of ports in random order. Each is given out once, so that the five ports of one service differ."""
 

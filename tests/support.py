@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 import uuid
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,18 +88,26 @@ def finish(process: subprocess.Popen, folder: Path, timeout_s: float = JOB_TIMEO
     return run
 
 
+@contextlib.contextmanager
+def own_ports() -> Iterator[None]:
+    """Context in which no other test uses this machine's fixed ports (6000, 6001, 16000 ...)."""
+    with _LOOPBACK.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def run_job(tmp_path: Path, *flags: str, timeout_s: float = JOB_TIMEOUT_S, **popen: object) -> Run:
     """Run a job to its end. Jobs on loopback addresses share this machine's ports, so only one runs at a time."""
     with contextlib.ExitStack() as stack:
         if "--isolation=loopback" in flags:
-            lock = stack.enter_context(_LOOPBACK.open("w"))
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            stack.enter_context(own_ports())
         return finish(*start(tmp_path, *flags, **popen), timeout_s=timeout_s)
 
 
 def processes_of(job_name: str) -> list[psutil.Process]:
     """Return the living processes of a job, found by the job's name in their environment."""
     found = []
+    psutil.process_iter.cache_clear()  # an id may belong to another process by now
     for process in psutil.process_iter():
         try:
             if process.status() != psutil.STATUS_ZOMBIE and process.environ().get("TRAINING_JOB_NAME") == job_name:
@@ -109,13 +118,15 @@ def processes_of(job_name: str) -> list[psutil.Process]:
 
 
 def process_of(job_name: str, host: str, words: str) -> psutil.Process:
-    """Return the process on a host whose command line matches `words`."""
+    """Return the process on a host whose command line matches `words`, and not one that this process has forked."""
+    found = {}
     for process in processes_of(job_name):
-        try:
+        with contextlib.suppress(psutil.NoSuchProcess):
             if process.environ().get("SM_CURRENT_HOST") == host and re.search(words, " ".join(process.cmdline())):
-                return process
-        except psutil.NoSuchProcess:
-            continue
+                found[process.pid] = process, process.ppid()
+    for process, parent in found.values():
+        if parent not in found:  # a child may have the lower id, since Linux begins again at a limit
+            return process
     raise AssertionError(f"no process {words!r} on {host}")
 
 

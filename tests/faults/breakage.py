@@ -60,9 +60,16 @@ def slow_down(job, host, delay_s, loss):
     return link
 
 
-def set_link(job, host, state):
-    """Take the host's network interface up or down, from inside its namespace."""
-    link = "n.link_lookup(ifname='eth0')[0]"
-    code = f"from pyroute2 import IPRoute; n = IPRoute(); n.link('set', index={link}, state={state!r})"
+def cut_off(job, host, seconds):
+    """Take the host's network interface down for some seconds, from inside its namespace."""
+    code = f"""
+import time
+from pyroute2 import IPRoute
+network = IPRoute()
+link = network.link_lookup(ifname="eth0")[0]
+network.link("set", index=link, state="down")
+time.sleep({seconds})
+network.link("set", index=link, state="up")
+"""
     pid = process_of(job.folder.name, host, LAUNCHER).pid
     in_namespace_of(pid, sys.executable, "-c", code)

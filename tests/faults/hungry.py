@@ -31,6 +31,6 @@ if MPI.COMM_WORLD.rank == 1:
 held = []
 while True:
     MPI.COMM_WORLD.Barrier()
-    time.sleep(0.2)  # the launcher reads the ranks' memory once a second
+    time.sleep(0.5)  # the launcher reads the ranks' memory once a second
     if MPI.COMM_WORLD.rank == 1:
         held.append(np.ones(8 << 20))

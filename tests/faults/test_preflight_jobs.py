@@ -82,7 +82,7 @@ def test_a_slow_link_is_named(waiting):
 
 
 def test_a_rank_that_is_stopped_as_it_starts_is_named_at_the_deadline(waiting):
-    process, folder = waiting("--hyperparameter=preflight_timeout_s=20")
+    process, folder = waiting("--hyperparameter=preflight_timeout_s=45")
     go(folder)
     stopped = wait_for(lambda: _rank(folder, "algo-2"), "a rank on algo-2")
     number = stopped.environ()["OMPI_COMM_WORLD_RANK"]
@@ -91,7 +91,7 @@ def test_a_rank_that_is_stopped_as_it_starts_is_named_at_the_deadline(waiting):
     assert run.code == 1
     cause = run.summary["root_cause"]
     assert (cause["host"], cause["role"]) == ("algo-2", f"rank{number}"), cause
-    assert "preflight: " in cause["message"] and "within 20 s (preflight_timeout_s)" in cause["message"]
+    assert "preflight: " in cause["message"] and "within 45 s (preflight_timeout_s)" in cause["message"]
 
 
 def test_a_job_that_passes_trains_though_its_environment_is_reached_by_a_link_with_spaces(tmp_path):

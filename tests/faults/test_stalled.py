@@ -3,6 +3,7 @@
 import pytest
 
 from tests.support import finish, wait_for
+from tests.victims import FIRST_STEP_S
 
 HANGS = {
     "spin": (12, "rank1", "the other ranks waited for rank1 in an allreduce"),
@@ -17,7 +18,7 @@ def test_a_rank_that_hangs_without_any_callback_is_named(victim, how):
     stall_s, role, message = HANGS[how]
     flags = [f"--hyperparameter=how={how}", f"--hyperparameter=stall_timeout_s={stall_s}", "--no-is_hetero"]
     job = victim(*flags, stepping=False, script="silent.py")
-    wait_for(lambda: (job.folder / "algo-1.log").exists() and "hangs now" in job.text(), "the hang")
+    wait_for(lambda: (job.folder / "algo-1.log").exists() and "hangs now" in job.text(), "the hang", FIRST_STEP_S)
     run = finish(job.process, job.folder)
     assert run.code == 1
     cause = run.summary["root_cause"]

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import time
 
 import pytest
 
@@ -10,10 +9,10 @@ from tests.faults.breakage import (
     DISPATCHER,
     LAUNCHER,
     WORKER,
+    cut_off,
     in_namespace_of,
     kill,
     kill_host,
-    set_link,
     slow_down,
 )
 from tests.support import finish, process_of, wait_for
@@ -36,7 +35,7 @@ def test_killed_servers_come_back_and_training_succeeds(victim):
 
 
 def test_a_lost_data_host_is_named_and_the_job_goes_on(toy_victim):
-    job = toy_victim("--epochs=6", "--hyperparameter=lease_s=5")
+    job = toy_victim("--epochs=12")
     kill_host(job, "algo-2")
     run = finish(job.process, job.folder)
     assert run.code == 0, run.output[-3000:]
@@ -46,7 +45,7 @@ def test_a_lost_data_host_is_named_and_the_job_goes_on(toy_victim):
 
 
 def test_a_data_host_that_never_came_is_named_and_done_without(toy_victim):
-    job = toy_victim("--epochs=4", "--hyperparameter=startup_timeout_s=25", stepping=False)
+    job = toy_victim("--epochs=4", "--hyperparameter=startup_timeout_s=60", stepping=False)
     wait_for(lambda: "event=topology host=algo-2" in job.text(), "algo-2's launcher")
     kill_host(job, "algo-2")
     run = finish(job.process, job.folder)
@@ -63,10 +62,8 @@ def test_where_one_host_lacks_the_transfer_all_read_by_grpc_and_the_log_says_so(
 
 
 def test_a_network_cut_of_five_seconds_is_survived(toy_victim):
-    job = toy_victim("--epochs=9", "--hyperparameter=lease_s=15")  # cutting and restoring take a moment too
-    set_link(job, "algo-1", "down")
-    time.sleep(5)  # the length of the cut, not a wait
-    set_link(job, "algo-1", "up")
+    job = toy_victim("--epochs=12", "--hyperparameter=lease_s=20")
+    cut_off(job, "algo-1", 5)
     run = finish(job.process, job.folder)
     assert run.code == 0, run.output[-3000:]
     assert not run.events("host_lost")
@@ -75,7 +72,7 @@ def test_a_network_cut_of_five_seconds_is_survived(toy_victim):
 def test_a_slow_link_that_loses_frames_is_survived(toy_victim):
     if not os.access("/dev/net/tun", os.R_OK | os.W_OK):
         pytest.skip("this machine has no TAP devices")
-    job = toy_victim("--epochs=2")
+    job = toy_victim("--epochs=2", "--hyperparameter=lease_s=30")  # by chance, several calls in a row may fail
     link = slow_down(job, "algo-2", delay_s=0.2, loss=0.1)
     try:
         run = finish(job.process, job.folder)
@@ -85,25 +82,25 @@ def test_a_slow_link_that_loses_frames_is_survived(toy_victim):
     assert run.code == 0, run.output[-3000:]
     for lost in run.events("host_lost"):
         # The host ended once it knew the outcome, and its network with it. Only its answer can be lost.
-        assert lost.fields["error"].startswith("not_told_the_outcome"), lost
+        assert lost.fields["error"].startswith("has_not_received_the_outcome"), lost
         assert "event=outcome status=succeeded" in run.log(lost.fields["host"])
 
 
 def test_unauthenticated_clients_by_the_thousand_change_nothing(toy_victim):
-    job = toy_victim("--epochs=8")
+    job = toy_victim("--epochs=30")  # longer than all the clients take
     code = """
 import grpc, socket, sys, time
 host = sys.argv[1]
 held = []
 for number in range(1500):
-    connection = socket.create_connection((host, 16000 if number < 1000 else 6001), timeout=5)
+    connection = socket.create_connection((host, 16000 if number < 1000 else 6001), timeout=60)
     if number % 3 == 0: connection.sendall(b"\\x00garbage" * 50)
     if number % 3 == 1: connection.sendall(b"PRI * HTTP/2.0\\r\\n\\r\\nSM\\r\\n\\r\\n")
     held.append(connection)
 channel = grpc.insecure_channel(f"{host}:16000")
 refused = 0
 for number in range(200):
-    try: channel.unary_unary(f"/headrace.Control/renew")(b'{"v":1,"outcome":{"status":"failed"}}', timeout=5)
+    try: channel.unary_unary(f"/headrace.Control/renew")(b'{"v":1,"outcome":{"status":"failed"}}', timeout=60)
     except grpc.RpcError as error: refused += error.code() == grpc.StatusCode.UNAUTHENTICATED
 print(refused)
 """

@@ -263,7 +263,7 @@ int main(int argc, char** argv) {
     if (number % 1000 == 999) {  // after so many clients, a rank of the job is still served
       for (const Worker* worker : {&of_ranks, &of_unauthenticated}) {
         Connection connection(ConnectTo(worker->server.Port()), 60);
-        const auto met = headrace::Enter(connection, {kSecret, kAddress}, headrace::Patience(1000));
+        const auto met = headrace::Enter(connection, {kSecret, kAddress}, headrace::Patience(20'000));
         if (met != headrace::Meeting::kAgreed) Fail("a rank of the job is not let in any more");
       }
       std::printf("%llu cases in %.0f s\n", static_cast<unsigned long long>(number - first + 1), seconds());

@@ -68,7 +68,8 @@ def test_a_spot_job_is_rehearsed(project, shell):
     # Stop only after some steps, however slow this machine is. Bash keeps Ctrl-C from background processes.
     until = "until grep -qs event=step runs/first/*.log; do sleep 0.2; done"
     lines = [new, f"{job} & job=$!", until, "kill -TERM $job", "wait $job || true", *rest]
-    output = shell(*lines)
+    shell(*lines[: -len(rest)])
+    output = shell(*rest)
     resumed = json.loads((project / "runs/second/summary.json").read_text())
     assert resumed["outcome"] == "succeeded"
     assert re.search(r"event=resumed .*epoch=", output)

@@ -39,13 +39,11 @@ def stream(tmp_path, use):
     """A service with one worker, and an iterator over its endless batches. One batch has been read."""
     import tensorflow as tf
 
-    from tests.integration.service import read, service
+    from tests.integration.service import service, transferred
 
     with service(tmp_path / "work", 1) as running:
         use(running.address)
-        batches = iter(read(tf.data.Dataset.range(10).repeat()))
-        next(batches)
-        yield running, batches
+        yield running, transferred(tf.data.Dataset.range(10).repeat())
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import uuid
 
 from headrace.events import parse_event
 from headrace.job.settings import SECRET_VARIABLE
@@ -92,6 +93,22 @@ def read(dataset, **how):
 
     how = {"sharding": "off", "data_transfer_protocol": "headrace", "exact": False} | how
     return data.distribute(dataset, **how)
+
+
+def transferred(dataset):
+    """Return an iterator over a stream of a dataset; its first batch has come by headrace's own protocol.
+
+    TensorFlow reads a worker over gRPC if the first connection takes more than a second, as on a busy machine.
+    """
+    from headrace.tensorflow.service import transfer
+
+    for _ in range(10):
+        before = transfer.batches_received(transfer.library_path())
+        batches = iter(read(dataset, job_name=uuid.uuid4().hex))
+        next(batches)
+        if transfer.batches_received(transfer.library_path()) > before:
+            return batches
+    raise AssertionError("none of ten connections was made within a second")
 
 
 class Ranks:

@@ -10,10 +10,21 @@ import re
 import signal
 import subprocess
 import sys
+import uuid
 
 import pytest
 
-from tests.support import JOB_TIMEOUT_S, ROOT, finish, namespaces_allowed, processes_of, run_job, start, wait_for
+from tests.support import (
+    JOB_TIMEOUT_S,
+    ROOT,
+    finish,
+    namespaces_allowed,
+    own_ports,
+    processes_of,
+    run_job,
+    start,
+    wait_for,
+)
 
 needs_namespaces = pytest.mark.skipif(not namespaces_allowed(), reason="this machine allows no user namespaces")
 
@@ -23,14 +34,16 @@ import http.server, json, os, pathlib, socket, sys, threading, time, urllib.requ
 config = json.loads(pathlib.Path("/opt/ml/input/config/resourceconfig.json").read_text())
 me = socket.gethostname()
 assert me == config["current_host"], me
+done = set()
 class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
+        if self.path != "/": done.add(self.path)
         self.send_response(200); self.end_headers(); self.wfile.write(me.encode())
     def log_message(self, *_): pass
 server = http.server.HTTPServer(("0.0.0.0", 6000), Handler)
 threading.Thread(target=server.serve_forever, daemon=True).start()
 heard = {}
-deadline = time.monotonic() + 30
+deadline = time.monotonic() + 50
 while set(heard) < set(config["hosts"]) and time.monotonic() < deadline:
     for host in set(config["hosts"]) - set(heard):
         try:
@@ -39,7 +52,15 @@ while set(heard) < set(config["hosts"]) and time.monotonic() < deadline:
             time.sleep(0.1)
 pathlib.Path("/opt/ml/output/data/heard.json").write_text(json.dumps(heard))
 print("heard", sorted(heard), flush=True)
-time.sleep(2)
+untold = set(config["hosts"])  # a host ends once all have told it that they are done
+while (untold or len(done) < len(config["hosts"])) and time.monotonic() < deadline:
+    for host in sorted(untold):
+        try:
+            urllib.request.urlopen(f"http://{host}:6000/{me}", timeout=1).read()
+            untold.remove(host)
+        except OSError:
+            pass
+    time.sleep(0.1)
 """
 WAITING = "import time; print('up', flush=True); time.sleep(600)"
 
@@ -112,7 +133,7 @@ def test_an_interrupt_ends_every_host_and_leaves_nothing(tmp_path, isolation, si
     wait_for(lambda: all((folder / f"algo-{n}.log").is_file() for n in (1, 2, 3)), "three logs")
     wait_for(lambda: all("up" in (folder / f"algo-{n}.log").read_text() for n in (1, 2, 3)), "three hosts")
     process.send_signal(signum)
-    run = finish(process, folder, 30)
+    run = finish(process, folder, 100)
     assert run.code == 1
     assert run.summary["interrupted"] is True
 
@@ -165,26 +186,31 @@ sys.exit(main(sys.argv[1:]))
     assert "use --isolation loopback" in forced.stderr
 
 
-def run_impatiently(tmp_path, launcher):
-    """Run a job whose hosts have one second to end after the leader."""
+def run_impatiently(tmp_path, launcher, for_s=3600):
+    """Run a job whose hosts have one second to end after the leader, during its first `for_s` seconds."""
     code = f"""
-import sys
+import sys, threading
 sys.path.insert(0, {str(ROOT / "code")!r})
-import headrace.backends.local.cluster
-headrace.backends.local.cluster.LEFT_BEHIND_TIMEOUT_S = 1.0
+from headrace.backends.local import cluster
+cluster.LEFT_BEHIND_TIMEOUT_S = 1.0
+patience = threading.Timer({for_s}, setattr, (cluster, "LEFT_BEHIND_TIMEOUT_S", 60.0))
+patience.daemon = True
+patience.start()
 from headrace.cli.start import main
 sys.exit(main(sys.argv[1:]))
 """
-    flags = ["--no-is_cloud_job", "--isolation=loopback", f"--output_dir={tmp_path}", "--job_name=job"]
+    name = f"job-{uuid.uuid4().hex[:8]}"
+    flags = ["--no-is_cloud_job", "--isolation=loopback", f"--output_dir={tmp_path}", f"--job_name={name}"]
     command = [sys.executable, "-c", code, *flags, source(tmp_path, launcher)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=JOB_TIMEOUT_S, check=False)
-    assert processes_of("job") == []
-    return result, json.loads((tmp_path / "job" / "summary.json").read_text())
+    with own_ports():
+        result = subprocess.run(command, capture_output=True, text=True, timeout=JOB_TIMEOUT_S, check=False)
+    assert processes_of(name) == []
+    return result, json.loads((tmp_path / name / "summary.json").read_text())
 
 
 def test_a_host_that_ends_early_does_not_hurry_the_others(tmp_path):
-    launcher = "import os, time\nif os.environ['SM_CURRENT_HOST'] == 'algo-2': os._exit(9)\ntime.sleep(4)"
-    _, summary = run_impatiently(tmp_path, launcher)
+    launcher = "import os, time\nif os.environ['SM_CURRENT_HOST'] == 'algo-2': os._exit(9)\ntime.sleep(10)"
+    _, summary = run_impatiently(tmp_path, launcher, for_s=6)  # algo-1 and the leader end with seconds between them
     assert {host: record["exit_code"] for host, record in summary["hosts"].items()} == {
         "algo-1": 0,
         "algo-2": 9,

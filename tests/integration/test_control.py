@@ -18,7 +18,7 @@ from headrace.host.log import HostLog
 from headrace.host.mpi import remote_launch
 from headrace.outcome import Outcome, RootCause
 
-from tests.support import wait_for
+from tests.support import WAIT_S, wait_for
 
 SECRET = "s" * 64
 
@@ -42,14 +42,14 @@ def client(server, secret=SECRET, host="algo-1"):
 def test_calls_arrive(served):
     server, _, _ = served
     with client(server) as leader:
-        assert leader.call("renew", {"n": 1})["echo"] == {"n": 1}
-        assert leader.call("renew", {"n": 2})["echo"] == {"n": 2}
+        assert leader.call("renew", {"n": 1}, timeout_s=60)["echo"] == {"n": 1}
+        assert leader.call("renew", {"n": 2}, timeout_s=60)["echo"] == {"n": 2}
 
 
 def test_a_caller_with_another_secret_changes_nothing_and_is_told(served):
     server, calls, _ = served
     with client(server, secret="other") as other, pytest.raises(ControlError, match="secret"):
-        other.call("renew", {})
+        other.call("renew", {}, timeout_s=60)
     assert calls == []
 
 
@@ -94,11 +94,11 @@ def test_after_a_call_that_a_cut_has_lost_the_next_one_takes_a_new_connection(se
     server, calls, out = served
     line = Line(server.port)
     with ControlClient(line.address, "algo-1", SECRET) as leader:
-        leader.call("renew", {"n": 1})
+        leader.call("renew", {"n": 1}, timeout_s=60)
         line.cut()
         with pytest.raises(ControlError, match="deadline"):
             leader.call("renew", {"n": 2}, timeout_s=0.5)
-        assert leader.call("renew", {"n": 3})["echo"] == {"n": 3}
+        assert leader.call("renew", {"n": 3}, timeout_s=60)["echo"] == {"n": 3}
     assert [call["n"] for call in calls] == [1, 3]
     assert "refused" not in out.getvalue()
 
@@ -112,9 +112,9 @@ def test_unauthenticated_calls_garbage_and_silence_do_not_delay_the_leader(serve
     with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         for method in ("hello", "renew", "nothing"):
             with pytest.raises(grpc.RpcError):
-                channel.unary_unary(f"/{SERVICE}/{method}")(b"garbage", timeout=5)
+                channel.unary_unary(f"/{SERVICE}/{method}")(b"garbage", timeout=60)
     with client(server) as leader:
-        leader.call("renew", {"n": 1})
+        leader.call("renew", {"n": 1}, timeout_s=60)
     for connection in half_open:
         connection.close()
     assert calls == [{"n": 1}]
@@ -127,18 +127,18 @@ def test_calls_that_are_begun_and_never_completed_hold_up_nobody(served):
     channels = [grpc.insecure_channel(f"127.0.0.1:{server.port}") for _ in range(4)]
 
     def silence():
-        held.wait(30)
+        held.wait(WAIT_S)
         yield b""
 
     pending = [
-        channel.stream_unary(f"/{SERVICE}/{method}").future(silence(), timeout=20)
+        channel.stream_unary(f"/{SERVICE}/{method}").future(silence(), timeout=WAIT_S)
         for channel in channels
         for method in ("hello", "renew")
         for _ in range(25)
     ]
     with client(server) as leader:
         for number in range(5):
-            leader.call("renew", {"n": number})
+            leader.call("renew", {"n": number}, timeout_s=60)
     assert len(calls) == 5
     held.set()
     for call in pending:
@@ -147,13 +147,14 @@ def test_calls_that_are_begun_and_never_completed_hold_up_nobody(served):
         channel.close()
 
 
-def test_refusals_are_logged_at_a_limited_rate(served):
+def test_refusals_are_logged_at_a_limited_rate(served, monkeypatch):
+    monkeypatch.setattr("headrace.host.control.channel.REFUSAL_LOG_INTERVAL_S", 600.0)
     server, _, out = served
     with grpc.insecure_channel(f"127.0.0.1:{server.port}") as channel:
         for _ in range(50):
             with pytest.raises(grpc.RpcError):
-                channel.unary_unary(f"/{SERVICE}/renew")(b"garbage", timeout=5)
-    assert out.getvalue().count("refused") <= 2
+                channel.unary_unary(f"/{SERVICE}/renew")(b"garbage", timeout=60)
+    assert out.getvalue().count("refused") == 1
 
 
 def test_a_taken_port_is_an_error(served):
@@ -166,7 +167,7 @@ def test_a_lease_is_renewed_and_delivers_the_outcome(served):
     server, calls, _ = served
     inbox = Inbox()
     lease = Lease("algo-1", f"127.0.0.1:{server.port}", SECRET, 10, lambda: {"phase": "stepping"}, inbox)
-    (_, first), *_ = inbox.take(10)
+    first, *_ = wait_for(lambda: [each for _, each in inbox.take(1) if isinstance(each, HostAnswered)], "an answer")
     assert first == HostAnswered("algo-1", {"ready": [], "echo": calls[0]})
     lease.deliver(Outcome(RootCause("algo-2", "rank1", "was killed by SIGKILL", signal="SIGKILL")))
     wait_for(lambda: HostInformed("algo-1") in [happening for _, happening in inbox.take(1)], "the delivery")
@@ -186,8 +187,7 @@ def test_a_host_that_goes_away_is_lost_after_the_lease(served):
     lease = Lease("algo-1", f"127.0.0.1:{server.port}", SECRET, 1.5, lambda: {"phase": ""}, inbox)
     wait_for(lambda: known().statuses, "the first renewal")
     server.__exit__()
-    wait_for(lambda: known().overdue(time.monotonic()), "the lease's end")
-    assert hosts.errors["algo-1"]
+    wait_for(lambda: known().overdue(time.monotonic()) and hosts.errors["algo-1"], "the lease's end, with an error")
     lease.close()
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.support import ROOT
+from tests.support import ROOT, own_ports
 
 LAUNCHER = ROOT / "code" / "launcher.py"
 
@@ -74,7 +74,7 @@ def test_wrong_input_is_one_line_and_exit_2(tmp_path, config, argv, said):
 @pytest.mark.parametrize(("port", "what"), [(6000, "dispatcher"), (6001, "worker"), (16000, "control channel")])
 def test_a_port_in_use_is_the_root_cause(tmp_path, port, what):
     write_config(tmp_path)
-    with socket.socket() as taken:
+    with own_ports(), socket.socket() as taken:
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         taken.bind(("0.0.0.0", port))
         taken.listen()

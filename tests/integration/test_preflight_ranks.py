@@ -6,7 +6,7 @@ import pytest
 
 from tests.integration.test_horovod import mpirun
 
-TIMEOUT_S = 8
+TIMEOUT_S = 15
 STAGES = ("who is where", "messages of rank 0 on algo-1 with rank 2", "broadcast", "gather", "allreduce")
 
 

@@ -1,6 +1,7 @@
 """A supervisor of small real programs ends all processes that it or its children started."""
 
 import ctypes
+import hashlib
 import io
 import os
 import signal
@@ -163,10 +164,12 @@ def test_a_program_that_a_script_leaves_running_does_not_outlive_it():
 def test_a_process_waits_for_its_busy_threads_of_a_name_and_for_no_others():
     resting, over = threading.Event(), threading.Event()
 
+    block = bytes(64 << 20)
+
     def work(name, until):
         ctypes.CDLL(None).prctl(15, name, 0, 0, 0)  # PR_SET_NAME: Python names threads in Linux from 3.14 on only
         while not until():
-            sum(range(100_000))
+            hashlib.sha256(block).digest()  # without Python's lock: a thread that waits for that seems to rest
         resting.set()
         over.wait()
 

@@ -12,7 +12,7 @@ import tensorflow as tf
 from headrace.tensorflow.service.transfer import HANDSHAKE
 
 from tests.integration.service import SECRET, consumers, read, received, service
-from tests.support import ROOT
+from tests.support import ROOT, WAIT_S
 
 
 def reading_ahead(stream):
@@ -80,34 +80,42 @@ def test_a_consumer_that_is_suspended_less_than_stall_timeout_s_loses_no_batch(t
     environ = os.environ | {"HEADRACE_STALL_TIMEOUT_S": str(stall_timeout_s), "HEADRACE_TF_DATA_MODE": "service"}
     with service(tmp_path / "work", 1, environ) as running:
         (port,) = running.transfer_ports.values()
-        reader = subprocess.Popen(
-            [sys.executable, "-c", READER],
-            env=environ | {"HEADRACE_DISPATCHER": running.address, "PYTHONPATH": str(ROOT / "code")},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            assert any("reading" in line for line in reader.stdout)
-            suspend_within_a_batch(reader, port)
-            time.sleep(8)  # several times the shorter timeout
-            reader.send_signal(signal.SIGCONT)
-            said, _ = reader.communicate(timeout=60)
-        finally:
-            reader.kill()
-            reader.communicate()
+        for attempt in range(5):
+            own = {"HEADRACE_DISPATCHER": running.address, "HEADRACE_JOB_NAME": f"reader {attempt}"}
+            reader = subprocess.Popen(
+                [sys.executable, "-c", READER],
+                env=environ | own | {"PYTHONPATH": str(ROOT / "code")},
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            try:
+                assert any("reading" in line for line in reader.stdout)
+                if suspend_within_a_batch(reader, port):
+                    time.sleep(8)  # several times the shorter timeout
+                    reader.send_signal(signal.SIGCONT)
+                    said, _ = reader.communicate(timeout=WAIT_S)
+                    break
+            finally:
+                reader.kill()
+                reader.communicate()
+        else:
+            raise AssertionError("no reader was ever within a batch")
     assert (int(said.split()[-1]) < 40) == loses
 
 
 def suspend_within_a_batch(reader, port):
-    """Suspend the reader while the worker has more data to send than the kernels can buffer."""
+    """Suspend the reader while the worker has more data to send than the kernels can buffer.
+
+    Return False if the reader ends before, or reads over gRPC, as TensorFlow does if a connection takes over a second.
+    """
     while reader.poll() is None:
         reader.send_signal(signal.SIGSTOP)
         time.sleep(0.1)
         if unsent_bytes(port) > 0:
-            return
+            return True
         reader.send_signal(signal.SIGCONT)
         time.sleep(0.01)
-    raise AssertionError("the reader was never within a batch")
+    return False
 
 
 def unsent_bytes(port):

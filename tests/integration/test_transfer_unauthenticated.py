@@ -40,7 +40,7 @@ def unauthenticated_word(name, address):
 
 def overheard(address):
     """Return a record of the bytes that a rank sent to a worker."""
-    with socket.create_connection(address, 5) as connection:
+    with socket.create_connection(address, 60) as connection:
         nonce = connection.recv(HELLO_BYTES, socket.MSG_WAITALL)[len(HANDSHAKE.magic) :]
         said = HANDSHAKE.magic + bytes(NONCE_BYTES)
         said += HANDSHAKE.proof(SECRET, "rank", nonce, bytes(NONCE_BYTES), f"{address[0]}:{address[1]}")
@@ -61,7 +61,7 @@ def test_unauthenticated_get_no_element_and_cost_none(servers, use, name):
     got = [int(next(batches))]
     address = ("127.0.0.1", *running.transfer_ports.values())
     for _ in range(20):
-        with socket.create_connection(address, 5) as client:
+        with socket.create_connection(address, 60) as client:
             with contextlib.suppress(OSError):  # refused before all was sent
                 client.sendall(unauthenticated_word(name, address))
                 client.shutdown(socket.SHUT_WR)
@@ -76,7 +76,8 @@ def usual_admission_s(address):
     took_s = []
     for _ in range(21):
         started = time.monotonic()
-        HANDSHAKE.enter(f"{address[0]}:{address[1]}", SECRET).close()
+        with contextlib.suppress(OSError):  # not within LIMIT_S
+            HANDSHAKE.enter(f"{address[0]}:{address[1]}", SECRET).close()
         took_s.append(time.monotonic() - started)
     return statistics.median(took_s)
 
@@ -98,7 +99,7 @@ def test_clients_who_keep_connecting_delay_nobody(stream):
 
     def connect():
         held = collections.deque(maxlen=500)
-        while not ended.is_set():
+        while not ended.wait(0.0005):  # still thousands a second, of which a worker holds 64
             with contextlib.suppress(OSError):
                 held.append(socket.create_connection(address, 5, source_address=("127.0.0.2", 0)))
 
@@ -119,7 +120,7 @@ def test_clients_who_keep_connecting_delay_nobody(stream):
 def test_two_thousand_idle_connections_delay_nobody_and_are_ended(stream):
     running, batches = stream
     address = ("127.0.0.1", *running.transfer_ports.values())
-    idle = [socket.create_connection(address, 5) for _ in range(MANY)]
+    idle = [socket.create_connection(address, 60) for _ in range(MANY)]
     try:
         assert usual_admission_s(address) < DELAY_LIMIT_S
         for _ in range(200):

@@ -13,7 +13,8 @@ FOLDER = ROOT / "notebooks"
 def execute(name: str, cwd: Path) -> str:
     """Execute a notebook in `cwd`, and return what its cells print. An exception in a cell is raised here."""
     notebook = nbformat.read(FOLDER / name, as_version=4)
-    NotebookClient(notebook, timeout=JOB_TIMEOUT_S, resources={"metadata": {"path": str(cwd)}}).execute()
+    patience = {"timeout": JOB_TIMEOUT_S, "iopub_timeout": JOB_TIMEOUT_S, "startup_timeout": JOB_TIMEOUT_S}
+    NotebookClient(notebook, resources={"metadata": {"path": str(cwd)}}, **patience).execute()
     return text_of(notebook)
 
 

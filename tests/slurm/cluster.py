@@ -26,7 +26,7 @@ SlurmctldHost=controller({controller})
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket,cred_expire=5
+AuthInfo=socket={folder}/munge.socket,cred_expire=20
 CredType=cred/munge
 SlurmctldPort=6817
 SlurmdPort=6818
@@ -48,7 +48,7 @@ SelectTypeParameters=CR_CPU
 SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=1,sched_interval=1,sched_min_interval=0
 KillWait=20
-SlurmdTimeout=10
+SlurmdTimeout=20
 SlurmctldTimeout=10
 MessageTimeout=5
 MinJobAge=300
@@ -96,8 +96,11 @@ class Cluster:
         return {"SLURM_CONF": str(self.folder / "slurm.conf")}
 
     def slurm(self, *command: str) -> str:
-        """Run one of Slurm's commands and return its output."""
-        done = subprocess.run(command, env=os.environ | self.environ, capture_output=True, text=True, check=False)
+        """Run one of Slurm's commands, again if a paused slurmctld does not answer, and return its output."""
+        for _ in range(6):
+            done = subprocess.run(command, env=os.environ | self.environ, capture_output=True, text=True, check=False)
+            if done.returncode == 0 or command[0] == "sbatch" or "timed out" not in done.stderr:
+                break  # sbatch is not repeated: it may have submitted the job
         assert done.returncode == 0, f"{command}: {done.stderr}"
         return done.stdout
 
@@ -159,6 +162,13 @@ class Cluster:
             for command in self.processes(name).values()
             if command and not command.startswith(own)
         ]
+
+    def left_behind(self) -> list[str]:
+        """Return the processes of jobs that stay: Slurm's own daemon of a job ends a moment after the job."""
+        deadline = time.monotonic() + 60
+        while (found := self.job_processes()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return found
 
 
 def wait_until(condition, what: str, timeout_s: float = START_TIMEOUT_S) -> None:

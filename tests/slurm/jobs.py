@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -11,6 +12,7 @@ import sys
 from pathlib import Path
 
 from headrace.backends.slurm.sbatch import job_state
+from headrace.errors import SetupError
 from headrace.events import parse_event
 
 from tests.slurm.cluster import START_TIMEOUT_S, Cluster, wait_until
@@ -29,6 +31,14 @@ def command(cluster: Cluster, *flags: str, python: str | Path = sys.executable) 
         env=os.environ | cluster.environ | {"PYTHONPATH": str(ROOT / "code")},
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
     )  # fmt: skip
+
+
+def state_of(job_id: str) -> str:
+    """Return a job's state. Ask again if slurmctld does not answer, since other work may pause it."""
+    for _ in range(5):
+        with contextlib.suppress(SetupError):
+            return job_state(job_id)
+    return job_state(job_id)
 
 
 class Job:
@@ -74,8 +84,8 @@ class Job:
     def wait_for_end(self) -> str:
         """Wait until the job has left the queue and all nodes, and return its last state."""
         wait_until(lambda: not any(line.startswith(f"{self.id} ") for line in self.cluster.jobs()), "end")
-        wait_until(lambda: job_state(self.id) != "COMPLETING", "end on all nodes")
-        return job_state(self.id)
+        wait_until(lambda: state_of(self.id) != "COMPLETING", "end on all nodes")
+        return state_of(self.id)
 
     def cancel(self) -> None:
         if self.cluster.jobs():

@@ -44,7 +44,7 @@ def test_tensorflow_trains_with_batches_from_data_nodes(cluster, tmp_path, capsy
     assert summary["world_size"] == 2 and summary["steps"] > 0
     assert made_by(summary, "cpu1") + made_by(summary, "cpu2") > 0  # the first to be ready may make all of so few
     assert re.search(r"^gpu1 dnn_group \| .* rank0 ", output, re.M) and "job succeeded" in output
-    assert not cluster.jobs() and not cluster.job_processes()
+    assert not cluster.jobs() and not cluster.left_behind()
     assert not (tmp_path / "job" / "secret").exists()
     assert headrace(["report", str(tmp_path / "job")]) == 0 and headrace(["plan", str(tmp_path / "job")]) == 0
     told = capsys.readouterr().out
@@ -67,7 +67,7 @@ def test_pytorch_trains_on_two_nodes_with_a_channel_and_batches_from_data_nodes(
     assert set(weights) == {"0", "1"} and len(set(weights.values())) == 1
     assert summary["world_size"] == 2 and summary["hosts"]["gpu2"]["group"] == "dnn_group"
     assert made_by(summary, "cpu1") + made_by(summary, "cpu2") > 0  # the first to be ready may make all of so few
-    assert not cluster.jobs() and not cluster.job_processes()
+    assert not cluster.jobs() and not cluster.left_behind()
 
 
 def homogeneous(tmp_path, text):
@@ -122,4 +122,4 @@ def test_ctrl_c_asks_and_then_cancels(cluster, tmp_path):
     read_until("was stopped by SIGTERM")
     assert process.wait(WAIT_S) == 1
     os.close(terminal)
-    assert not cluster.jobs() and not cluster.job_processes()
+    assert not cluster.jobs() and not cluster.left_behind()

@@ -1,5 +1,6 @@
 """Simulated SageMaker hosts, made from a CreateTrainingJob request; the toolkit's `train` starts the source on them."""
 
+import contextlib
 import json
 import os
 import random
@@ -124,8 +125,13 @@ class ToolkitJob:
 
     def process(self, host: str, words: re.Pattern[str]) -> psutil.Process:
         """Return the only process on a host whose command line matches `words`."""
-        (found,) = [each for each in self.processes(host) if words.search(" ".join(each.cmdline()))]
-        return found
+        found = []
+        for each in self.processes(host):
+            with contextlib.suppress(psutil.NoSuchProcess):  # the toolkit's own children are short-lived
+                if words.search(" ".join(each.cmdline())):
+                    found.append(each)
+        (process,) = found
+        return process
 
     def processes(self, host: str) -> list[psutil.Process]:
         """Return all living processes of a host."""

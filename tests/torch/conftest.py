@@ -9,7 +9,9 @@ import pytest
 import torch
 from headrace.torch import distributed
 from headrace.torch.dataloader import DataLoader
+from headrace.torch.feed import client, server
 from headrace.torch.feed.server import FeedServer
+from headrace.training import handshake
 
 from tests.ports import free_port
 from tests.support import copy_source
@@ -26,8 +28,10 @@ class Feeds:
     def __init__(self, monkeypatch):
         self._monkeypatch, self._stack = monkeypatch, contextlib.ExitStack()
         self.servers = []
+        for module in (handshake, client, server):  # other work on this machine may pause this process
+            monkeypatch.setattr(module, "LIMIT_S", 60.0)
 
-    def serve(self, processes, *arguments, port=0, stall_timeout_s=30.0, **options):
+    def serve(self, processes, *arguments, port=0, stall_timeout_s=120.0, **options):
         """Start a server whose loader has these arguments; return its address."""
         self._monkeypatch.delenv("HEADRACE_FEEDS", raising=False)
         self._monkeypatch.delenv("HEADRACE_TF_DATA_MODE", raising=False)
@@ -40,7 +44,7 @@ class Feeds:
         self._stack.callback(server.close)
         return f"127.0.0.1:{port}"
 
-    def loader(self, addresses, *arguments, rank=0, world=1, stall_timeout_s=30.0, **options):
+    def loader(self, addresses, *arguments, rank=0, world=1, stall_timeout_s=120.0, **options):
         """Return a rank's loader that reads from these addresses; in local mode if there are none."""
         forget_loaders()
         service = {"HEADRACE_FEEDS": ",".join(addresses), "HEADRACE_TF_DATA_MODE": "service"}

@@ -10,7 +10,6 @@ from headrace.errors import InputError
 from headrace.torch.feed import protocol
 from headrace.torch.feed.client import wait_until_known
 from headrace.torch.feed.server import FeedServer
-from headrace.training.handshake import Handshake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -33,8 +32,7 @@ def test_who_does_not_hold_the_secret_gets_nothing_and_delays_nobody(feeds):
         assert indices(feeds.loader([address], Draws(), 4)) == list(range(53))
 
 
-def test_connections_that_never_speak_keep_no_rank_out(feeds, monkeypatch):
-    monkeypatch.setattr(Handshake.admit, "__defaults__", (600.0,))  # none of them ends by itself
+def test_connections_that_never_speak_keep_no_rank_out(feeds):
     address = feeds.serve(1, Draws(), 4)
     host, port = address.split(":")
     with contextlib.ExitStack() as stack:
@@ -64,7 +62,7 @@ def test_nonsense_after_the_handshake_harms_nobody(feeds, said, who):
 def test_a_server_that_says_nonsense_ends_the_rank_with_an_error(feeds):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        loader = feeds.loader([address], Draws(), 4, stall_timeout_s=5)
+        loader = feeds.loader([address], Draws(), 4)
 
         def answer():
             for _ in range(2):  # the first only asks whether the loader is known

@@ -299,9 +299,10 @@ def test_a_measured_ideal_step_is_reported_with_its_error_and_what_a_step_goes_i
     report = json.loads((tmp_path / "output" / "trainer.json").read_text())
     parts, step_ms = report["step_parts_ms"], report["step_time_ms"]["mean"]
     assert report["ideal_step_from"] == "measured" and report["ideal_step_time_error_ms"] > 0
-    assert 10 <= report["ideal_step_time_ms"] < step_ms and parts["waiting"] >= 20 and parts["copying"] == 0
+    assert 10 <= report["ideal_step_time_ms"] <= report["step_time_ms"]["median"] * 1.01  # its upper limit
+    assert parts["waiting"] >= 20 and parts["copying"] == 0
     assert sum(parts.values()) == pytest.approx(step_ms, abs=0.01)
-    assert report["input_bound_share"] == pytest.approx(1 - report["ideal_step_time_ms"] / step_ms, abs=0.05)
+    assert report["input_bound_share"] == pytest.approx(max(1 - report["ideal_step_time_ms"] / step_ms, 0), abs=0.05)
 
 
 def test_without_a_measurement_the_ideal_step_is_said_to_be_estimated_from_the_waits(begin, tmp_path):

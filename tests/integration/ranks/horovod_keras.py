@@ -1,5 +1,7 @@
 """Run on two ranks by test_horovod.py: functions and callbacks of horovod_keras do what they promise."""
 
+import sys
+
 import headrace.tensorflow.horovod_keras as hvd
 import keras
 import numpy as np
@@ -236,7 +238,7 @@ rows = on_all_ranks([np.asarray(v) for v in (*begun.weights, *optimizer.variable
 np.testing.assert_array_equal(rows[0], rows[1])
 
 # A saved model loads as a plain Keras model, and as a distributed one with hvd.load_model.
-path = f"/tmp/headrace-test-{rank}-{hvd.allgather(tf.constant([np.random.randint(1 << 30)]))[0]}.keras"
+path = f"{sys.argv[1]}/model-of-rank-{rank}.keras"
 model.save(path)
 try:
     plain = keras.saving.load_model(path)

@@ -58,7 +58,7 @@ assert "1 batches for 2 ranks" in refused(tf.data.Dataset.range(4).batch(4), job
 # An iterator that is given up ends at once, wherever in its pass it is.
 batches = data.distribute(tf.data.Dataset.range(10_000).repeat().batch(16), job_name="given up")
 took = []
-ALL_ENDED_S = 60  # each takes a tenth of a second; one that waits for its worker takes a minute
+ENDED_S = 45  # each takes a tenth of a second; one that waits for its worker takes a minute
 for number in range(40):
     iterator = iter(batches)
     for _ in range(number % 5 + 1):
@@ -66,5 +66,5 @@ for number in range(40):
     began = time.perf_counter()
     del iterator
     took.append(time.perf_counter() - began)
-assert sum(took) < ALL_ENDED_S, f"iterators took up to {max(took):.3f} s to end"
+assert max(took) < ENDED_S, f"iterators took up to {max(took):.3f} s to end"
 print("all promises kept", flush=True)

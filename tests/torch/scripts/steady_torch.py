@@ -44,14 +44,14 @@ rank = headrace.torch.rank()
 steps = 0
 for epoch in training.epochs(args.epochs):
     for numbers, indices in training.steps():
+        if args.ledger:  # before gradients are averaged: when one rank has made the step, all have written this
+            with open(Path(args.ledger) / f"rank{rank}", "a") as file:
+                file.write(f"{epoch} {indices.tolist()}\n")
         loss = torch.nn.functional.cross_entropy(model(numbers), indices % 2)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         time.sleep(0.02)
-        if args.ledger:
-            with open(Path(args.ledger) / f"rank{rank}", "a") as file:
-                file.write(f"{epoch} {indices.tolist()}\n")
         steps += 1
         while rank == 1 and steps == args.hangs:
             time.sleep(0.01)
