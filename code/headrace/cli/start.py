@@ -42,7 +42,7 @@ def run(argv: Sequence[str]) -> int:
 def submit(argv: Sequence[str]) -> int:
     """Submit the current folder's project (`headrace submit`) to SageMaker or Slurm.
 
-    Ask for confirmation before a job on SageMaker that can cost more than a little.
+    Without `--yes`, ask for confirmation before a SageMaker job that can cost over 10 USD or has no known price.
     """
     chosen = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     chosen.add_argument("--to")

@@ -132,9 +132,9 @@ def flow(stage: Stage, start: Start, through: Collection[str], consumers: list[C
     """Mark tensors in the pipeline up to a stage; return which components of the stage's elements are marked.
 
     Args:
-        start: returns True for tensors to mark whether or not their inputs are marked, such as decoded JPEGs.
-        through: types of operations and stages whose results are marked if one of their inputs is.
-        consumers: list that gets each use of a marked tensor by an operation or stage that does not pass marks on.
+        start: returns True for a tensor to mark even if none of its inputs is marked, such as a decoded JPEG.
+        through: types of operations and stages that pass marks on: if an input is marked, so are the results.
+        consumers: output list of the operations and stages that use a marked tensor but do not pass its mark on.
     """
     given = [mark for each in stage.inputs for mark in flow(each, start, through, consumers)]
     if stage.kind in MAPS:
@@ -151,7 +151,7 @@ def flow(stage: Stage, start: Start, through: Collection[str], consumers: list[C
 def flow_in_graph(
     graph: Any, given: Sequence[bool], start: Start, through: Collection[str], consumers: list[Consumer]
 ) -> list[bool]:
-    """Mark tensors in a function's graph as `flow` does. `given`: its arguments' marks. Return its results' marks."""
+    """Like `flow`, mark tensors in a function's graph. Return its results' marks; `given` are its arguments' marks."""
     marks: dict[str, bool] = {tensor.name: mark for tensor, mark in zip(graph.inputs, given, strict=False)}
     for op in graph.get_operations():
         marked = [marks.get(tensor.name, False) for tensor in op.inputs]

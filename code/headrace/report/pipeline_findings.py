@@ -1,4 +1,4 @@
-"""Find with `headrace lint` what to change in a local run's script. That may be cheaper than more hosts."""
+"""Use `headrace lint` to find what to change in a local run's script. A change may be cheaper than more hosts."""
 
 from __future__ import annotations
 

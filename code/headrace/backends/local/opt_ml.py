@@ -73,7 +73,7 @@ def checkpoint_path(uri: str, source_dir: Path) -> Path:
 
 
 def refuse_hidden(folders: Iterable[Path]) -> None:
-    """Raise `InputError` for a folder below /opt/ml. A host in a namespace cannot see it: it has its own /opt/ml."""
+    """Raise `InputError` for a folder below /opt/ml: a host in a namespace sees its own /opt/ml instead."""
     for folder in folders:
         if folder.is_relative_to(BASE_DIR):
             raise InputError(

@@ -38,7 +38,7 @@ class Exporter:
         self._thread.start()
 
     def put(self, record: Record) -> None:
-        """Queue a record, or drop it if `MOST_WAITING` wait already; never waits."""
+        """Queue a record, or drop it if `MOST_WAITING` records are already queued. This call never blocks."""
         if self._records.qsize() < MOST_WAITING:
             self._records.put(record)
         else:

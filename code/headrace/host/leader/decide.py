@@ -107,7 +107,7 @@ class Decider:
         )  # fmt: skip
 
     def is_over(self, now: float) -> bool:
-        """Return whether to terminate MPI, because it still runs `END_S` after all ranks have ended their scripts."""
+        """Return whether to terminate MPI: True if it still runs `END_S` seconds after the last script ended."""
         over = now > self.ranks.ends_by
         if over:
             self._log.say(f"MPI still runs {END_S:g} s after all ranks have ended their scripts; terminating it")
@@ -219,7 +219,7 @@ class RankWatch:
             self.starts_by = now + self._settings.preflight_timeout_s
 
     def take_event(self, event: Event, now: float) -> None:
-        """Set or lift deadlines when a rank logs that its preflight began or failed, or that it fails or leaves MPI."""
+        """Lift the preflight's deadline once it runs. Set one when it fails, a rank fails, or all ranks leave MPI."""
         if event.name == PREFLIGHT_STARTED:
             self.starts_by = math.inf
         elif event.name == PREFLIGHT_FAILED:
@@ -232,7 +232,7 @@ class RankWatch:
                 self.ends_by = min(self.ends_by, now + END_S)
 
     def rank_failed(self, now: float) -> None:
-        """Give all ranks `END_S` to end, since an event or the output of a rank shows that it has failed."""
+        """Give all ranks `END_S` seconds to end, because a rank's event or output shows that this rank has failed."""
         self.aborts_by = min(self.aborts_by, now + END_S)
 
 
@@ -247,7 +247,7 @@ class StopRequest:
         self._checkpoints_before = 0
 
     def take_event(self, event: Event) -> None:
-        """Record from a rank's log event that it can save a checkpoint on request, or has saved one."""
+        """Record, from a rank's log event, that the rank can save checkpoints on request, or that it has saved one."""
         if event.name == CHECKPOINTS_ON_REQUEST:
             self._answers = True
         elif event.name == "checkpoint":

@@ -28,7 +28,7 @@ class JobTimes:
         self._reached: dict[str, float] = {}
 
     def reach(self, stage: str, at: float) -> None:
-        """Record when the job reached a stage, or its end (`end`). Only the first call for each of them counts."""
+        """Record when the job reached a stage, or its end (`end`). Later calls for the same stage change nothing."""
         self._reached.setdefault(stage, at)
 
     def has_reached(self, stage: str) -> bool:
@@ -67,7 +67,7 @@ def write_summary(
     """Write the leader's `summary.json` and return its content. If it cannot be written, the log says so.
 
     Args:
-        another_follows: whether a fuller summary is written later. If so, keep the file of rank 0's report for it.
+        another_follows: True if a fuller summary is written later; the file of rank 0's report is then kept for it.
     """
     plan, service, output_dir = run.plan, run.service, run.plan.paths.output_dir
     # A first summary is in a hurry, so it uses the published status: a new one takes long on a busy machine.

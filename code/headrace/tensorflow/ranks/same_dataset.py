@@ -1,4 +1,4 @@
-"""Check, by fingerprints of its graph, that all ranks have the same dataset. Raise one rank's error on all ranks."""
+"""Check that all ranks have the same dataset, by fingerprints of each graph. Raise one rank's error on all ranks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _contents: weakref.WeakKeyDictionary[DatasetGraph, dict[tuple[str, ...], bytes]]
 
 
 def told(graph: DatasetGraph) -> list[tuple[str, int]]:
-    """Return each transformation's place and fingerprint, inputs first. The first mismatch of ranks is the cause."""
+    """Return each transformation's script line and fingerprint, inputs first: ranks' first difference is the cause."""
     nodes = [graph.sink, *itertools.islice(dict.fromkeys(graph.sink.subtree()), 1, MOST_TOLD)]
     return [place(node, seeds=False) for node in reversed(nodes)]
 
@@ -88,8 +88,8 @@ class _Fingerprints:
 
     TensorFlow's own fingerprints include the names of functions and resources. These names hold a counter, so equal
     datasets can differ between processes. Here an operation is described by its type, attributes and inputs, a function
-    by its results, and a lookup table by its content. Values of variables are not compared, because they are state,
-    such as that of a random number generator.
+    by its results, and a lookup table by its content. Values of variables are not compared: they are state, for
+    example a random number generator's state.
 
     Args:
         contents: cache of the digests of constants; keys are (function, operation, attribute).

@@ -73,11 +73,11 @@ def serve_dispatcher(port: int, work_dir: Path) -> None:
 
 
 def offered(transfer_address: str, protocol_file: Path | None, timeout_s: float) -> str:
-    """Return `transfer_address`, or '' if this worker can send by gRPC only. Log its protocol for the launcher.
+    """Log this worker's protocol for the launcher. Return `transfer_address`; '' if the worker can send by gRPC only.
 
     Raises:
-        SetupError: this worker can send by gRPC only, but the job's ranks read by headrace's protocol.
-        DeadlineError: this worker can send by gRPC only, and the leader has not decided the job's protocol in time.
+        SetupError: this worker can send by gRPC only, but the leader has chosen headrace's protocol for the job.
+        DeadlineError: this worker can send by gRPC only, and the leader has not chosen the job's protocol in time.
     """
     has_transfer = bool(transfer_address) and transfer.load()
     say(WORKER_OFFERS, name=_name("worker"), data_transfer_protocol=transfer.PROTOCOL if has_transfer else GRPC)

@@ -109,7 +109,7 @@ class Worker:
         self._making: tuple[float, float, MapFetcher | IterableFetcher, _Client] | None = None
 
     def run(self, mailbox: socket.socket, port: int) -> NoReturn:
-        """Serve connections from `mailbox` in a forked process, until the server (on `port`) kills it or ends."""
+        """Serve connections from `mailbox` in a forked process, until the server on `port` ends or kills the worker."""
         die_with_parent()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

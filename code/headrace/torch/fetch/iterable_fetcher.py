@@ -76,7 +76,7 @@ class ShardRequest:
 
 
 class WorkerInfo:
-    """Return value of `get_worker_info` in a shard. `asked`: whether its id, num_workers or dataset has been read."""
+    """`get_worker_info`'s result in a shard. `asked` becomes True when `id`, `num_workers` or `dataset` is read."""
 
     rng = None
     worker_method = "multiprocessing"
@@ -208,7 +208,7 @@ def _has_state(dataset: Any) -> bool:
 
 
 def _copied(dataset: Any) -> Any:
-    """Return a shallow copy. Its lists and one-element shared tensors are copied too: iteration may change them."""
+    """Return a shallow copy that iteration may change: its lists and one-element shared tensors are copies too."""
     try:
         copied = copy.copy(dataset)
     except RecursionError:  # a wrapper whose __getattr__ reads an attribute that an empty copy lacks

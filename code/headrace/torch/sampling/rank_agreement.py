@@ -175,7 +175,7 @@ class StreamEnd:
         return self._said % _ENDED + self._said // _ENDED >= self._world
 
     def leave(self) -> None:
-        """Publish that this rank has seen the stream's end. Rank 0 waits until all have: the store ends with rank 0."""
+        """Publish that this rank has seen the stream's end. On rank 0, wait for all: the store ends with rank 0."""
         key = f"{self._name}/left"
         self._store.add(key, 1)
         if self._rank == 0:
