@@ -148,9 +148,9 @@ def python_environ(plan: HostPlan) -> dict[str, str]:
 
 
 def _temporary_files(plan: HostPlan) -> dict[str, str]:
-    """Return the variable TMPDIR: the work folder, which is removed even if the process that uses it is killed.
+    """Return TMPDIR, set to the work folder. That is removed even if a process that has files there is killed.
 
-    Return nothing if the folder's path is too long for the sockets that a framework makes there.
+    The result is empty if the folder's path is too long for the sockets that a framework makes in TMPDIR.
     """
     folder = str(plan.paths.work_dir)
     too_long = len(os.fsencode(folder)) + LONGEST_SOCKET_NAME > LONGEST_SOCKET_PATH

@@ -27,7 +27,7 @@ class RankSaid:
 
 @dataclass(frozen=True)
 class LeaderSaid:
-    """The leader has renewed the lease. The event has what the renewal said."""
+    """A call by which the leader renews this host's lease. `body` is the call's content, such as the job's phase."""
 
     body: Mapping[str, Any]
 

@@ -57,7 +57,7 @@ class Store:
         return path
 
     def keep(self, path: Path, name: str) -> None:
-        """Upload a file for later jobs, unless `fetch_kept` failed before."""
+        """Upload a file for later jobs. Does nothing after `fetch_kept` had an error: uploads would likely fail too."""
         if not self._reached:
             return
         try:

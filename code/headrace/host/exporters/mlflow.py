@@ -1,6 +1,6 @@
 """Export figures to an MLflow run at MLFLOW_TRACKING_URI, in the experiment that MLFLOW_EXPERIMENT_NAME names.
 
-The URI of AWS's managed tracking server is its ARN; it needs the plugin `sagemaker-mlflow`.
+For AWS's managed tracking server, the URI is the server's ARN, and the plugin `sagemaker-mlflow` must be installed.
 """
 
 from __future__ import annotations

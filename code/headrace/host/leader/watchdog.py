@@ -19,11 +19,11 @@ _REDUCERS = " or ".join(each.stall_words.reducer for each in FRAMEWORKS.values()
 
 
 class StallWatchdog:
-    """Watches the files by which `headrace.rank.liveness` shows progress; scripts need not do anything for it.
+    """Finds out from the files of `headrace.rank.liveness` that no rank makes progress. Scripts need no change.
 
-    Progress is a step, a batch, a collective, or a move: a main thread reaches another place in its code. Moves do not
-    count while an allreduce waits for a rank, since a rank that moves but never joins has hung. Until the first step,
-    batch or collective, printed lines count too. Any change of a file's time counts: the wall clock may jump back.
+    A step, batch or collective is progress. So is a move: a rank's main thread reaches another place in its code. Until
+    the first step, batch or collective, a printed line counts as a move. Moves are ignored while an allreduce waits for
+    a rank, which may loop for ever. An older file time also counts as a change, since the wall clock may jump back.
     """
 
     def __init__(self, signal_dir: Path, timeout_s: float, start_timeout_s: float, now: float) -> None:

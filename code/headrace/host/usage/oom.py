@@ -60,7 +60,7 @@ def _cgroup_files(root: Path) -> list[Path]:
 class KernelKills:
     """Watches the kernel's counters of out-of-memory kills.
 
-    Call `just_now` about once a second. The kernel gives no time of a kill, so the call that finds it sets the time.
+    Call `just_now` about once a second. The counters have no times, so a kill gets the time of the call that finds it.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class KernelKills:
 
 
 def explained(cause: RootCause, memory: Mapping[str, Any]) -> RootCause:
-    """Return the root cause. If the kernel killed its process for lack of memory, its message says so and what helps.
+    """Return the root cause. If the kernel killed the process for lack of memory, add this and a remedy to the message.
 
     Args:
         memory: the memory report of the cause's host (`HostState.status`): `killed`, from `KernelKills.just_now`, and

@@ -29,8 +29,8 @@ class LearningRateScheduleCallback(StepCallback):
         multiplier: a number, or a function of the epoch; with `staircase=False` the epoch has a
             fraction and the rate changes each step.
         start_epoch, end_epoch: the first epoch in which the callback acts, and the first in which it no longer does.
-        steps_per_epoch: used with `staircase=False`; None: the number that Keras knows. If Keras does not know it, the
-            callback counts the steps of the first epoch. The rate then changes each step from the second epoch on.
+        steps_per_epoch: steps in an epoch, for `staircase=False`. None: the number that Keras knows. If Keras knows
+            none, the callback counts the first epoch's steps, and changes the rate each step from the second epoch on.
     """
 
     def __init__(

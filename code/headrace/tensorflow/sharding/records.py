@@ -1,6 +1,6 @@
-"""Find once where the records of a `TFRecordDataset` stand in its files, so that blocks may begin at any record.
+"""Find the byte offsets of a `TFRecordDataset`'s records once, so that reading may begin at any record.
 
-Otherwise each block would read the files from their start.
+A block is a range of a dataset's elements. Without the offsets, each block would read the files from their start.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ONLY_READS = {"Const", "Identity", "NoOp", "TFRecordDataset"}
 
 @dataclass(frozen=True)
 class Records:
-    """The places of the records in some files."""
+    """The places (file and byte offset) of records in the TFRecord files of a dataset."""
 
     paths: Sequence[str]
     count: int
@@ -76,7 +76,7 @@ def names_of(files: Node) -> list[str]:
 
 
 def bytes_read(listing: Node) -> int:
-    """Return the total size in bytes of the files that a listing reads, without files that this host does not see."""
+    """Return the total size in bytes of the files that a dataset reads. Files that this host lacks are not counted."""
     names = set()
     for reader in listing.subtree():
         if any(map(_READERS.match, (reader.op, *reader.function_ops))):
@@ -87,7 +87,7 @@ def bytes_read(listing: Node) -> int:
 
 
 def records_from(records: Records, first: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return a dataset (variant tensor) that begins at or before record `first`, and how many records lie between.
+    """Return a dataset (variant tensor) that begins at or before record `first`, and how many records to skip to it.
 
     Args:
         count: number of records that the caller wants, from `first` on.

@@ -43,7 +43,7 @@ class NotKnown(InputError):
 
 
 class NotYetKnown(OSError):
-    """Raised if a server does not have the loader yet: its script has not come to the line that makes the loader."""
+    """Raised if a server does not have the loader yet: the server's own run of the script has not created it so far."""
 
 
 @dataclass(frozen=True)

@@ -42,11 +42,11 @@ Generators = Mapping[str, Any]
 
 
 def sample_seed(seed: int, epoch: int, position: int, place: int = 0) -> int:
-    """Return the 64-bit seed of one sample's random draws, or of draws that belong to no sample.
+    """Return the 64-bit seed for the random draws of one sample, or for draws outside samples, as in `collate_fn`.
 
     Args:
-        position: the sample's position in the epoch; with a batch sampler, its batch's position.
-        place: with a batch sampler, the sample's place in its batch; for other draws, a constant such as `COLLATE`.
+        position: the sample's position in the epoch. With a batch sampler, the position of the sample's batch.
+        place: the sample's place in a batch sampler's batch, else 0. Outside samples, a constant such as `COLLATE`.
     """
     mixed = seed & _MASK
     for number in (epoch, position, place):

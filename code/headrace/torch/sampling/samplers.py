@@ -1,4 +1,4 @@
-"""The samples of an epoch and their order, from torch's samplers or the script's, the same on all ranks.
+"""Draw the order of an epoch's samples from torch's samplers or the script's own. All ranks get the same order.
 
 Every rank draws all indices of an epoch with the same seed. From an endless sampler, it draws them during training.
 """
@@ -40,8 +40,8 @@ def without_batch_sampler(
 ) -> tuple[int | None, Any, Any, bool]:
     """Return the batch size, sampler, batch sampler and `drop_last` to use.
 
-    The loader itself makes the batches that torch's BatchSampler over a DistributedSampler would make, so it uses only
-    the DistributedSampler. If arguments exclude each other, they are returned as they are: torch refuses them.
+    A BatchSampler over a DistributedSampler is replaced by its batch size and the DistributedSampler. The loader makes
+    the same batches from these. Arguments that exclude each other are returned unchanged, since torch refuses them.
     """
     unwrap = type(batch_sampler) is BatchSampler and is_distributed(batch_sampler.sampler, world, dataset)
     if unwrap and (batch_size, bool(shuffle), sampler, drop_last) == (1, False, None, False):
