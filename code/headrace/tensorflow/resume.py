@@ -211,7 +211,7 @@ class Shards:
             self.ledger.restore(collectives.same_on_all_ranks(self.ledger.state(), "headrace.ledger"))
 
     def state(self) -> dict[str, Any]:
-        """Return the ledger for a checkpoint. `repeated` estimates how many elements of other ranks it still lacks."""
+        """Return the ledger to save. `repeated` estimates how many elements other ranks trained on since `gather`."""
         unknown = sum(map(len, self._not_gathered)) * (collectives.size() - 1)
         self.ledger.add(np.concatenate([np.zeros(0, np.int64), *self._not_gathered]))
         return {"what": self._what, "repeated": unknown, **self.ledger.state()}
@@ -248,7 +248,7 @@ class Shards:
 
 
 class TaggedDataset:
-    """The dataset that `Shards` make for `data.distribute`. Each element has a tag, which maps do not see."""
+    """A dataset from `Shards`, for `data.distribute`. Each element has a tag, but functions of `map` do not get it."""
 
     def __init__(self, shards: Shards, dataset: tf.data.Dataset) -> None:
         self.shards, self.dataset = shards, dataset
@@ -276,7 +276,7 @@ class TaggedDataset:
 
 
 def _without(dataset: tf.data.Dataset, numbers: NDArray[Any]) -> tf.data.Dataset:
-    """Return a dataset without positions in the sorted `numbers`, or pairs `(tag, element)` whose tag is in them."""
+    """Drop elements whose position or tag is in the sorted `numbers`; elements are positions or `(tag, element)`."""
     if not len(numbers):
         return dataset
     left_out = tf.constant(numbers, tf.int64)

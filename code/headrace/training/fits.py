@@ -79,7 +79,7 @@ def together(fits: Sequence[Fit]) -> dict[str, Any]:
 def step_parts_ms(fits: Sequence[Fit]) -> dict[str, float | None]:
     """Return the parts of a step in milliseconds; they add up to the mean step.
 
-    `waiting`: the wait for the batch. If it was not measured: the step's time less the ideal step's.
+    `waiting`: the wait for the batch. If it was not measured, it is estimated as step time minus `mean_ideal_ms`.
     `copying`: the wait for the batch's copy to the GPU. None if it is not known; then `waiting` includes it.
     `computing`: the rest, such as Python, kernel launches and arithmetic.
     """

@@ -9,7 +9,7 @@ import psutil
 
 
 class StepCpu:
-    """CPU seconds of all steps except the first of each epoch. At the first step, no batch is ready yet."""
+    """Measures the CPU time of steps, except each epoch's first step, which begins before a batch is ready."""
 
     def __init__(self) -> None:
         self._began: tuple[float, float] | None = None
@@ -18,7 +18,7 @@ class StepCpu:
         self._spent_s = self._own_s = 0.0
 
     def made(self, steps: int, waited_s: float = 0.0) -> None:
-        """Add steps that were made. `waited_s` is the CPU seconds of this process while it waited for the batches."""
+        """Count finished steps. `waited_s` is the CPU seconds of this process while it waited for their batches."""
         if self._began is None:
             self._began = _now()
         else:

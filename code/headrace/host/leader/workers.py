@@ -78,7 +78,7 @@ def _rates(first: _Receipt, last: _Receipt, server: str) -> dict[str, float]:
 
 
 def _receipts(statuses: Statuses) -> Iterator[tuple[str, _Receipt, _Receipt]]:
-    """Yield each rank, with its counts when its first batches had come, and its latest counts."""
+    """Yield for each rank: its number, the first counts that it wrote, and its latest counts."""
     for status in statuses.values():
         received = status.get("received")
         for rank, said in received.items() if isinstance(received, Mapping) else ():

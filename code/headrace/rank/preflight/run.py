@@ -44,7 +44,7 @@ class Link:
         return self.host != self.other_host
 
     def is_slow(self, links: Sequence[Link]) -> bool:
-        """Return whether this link is between hosts and far slower than it should be, or than the other links are."""
+        """Return whether a link is slower than fixed limits, or far slower than most others; False within one host."""
         if not self.is_between_hosts:
             return False
         peers = [link for link in links if link.is_between_hosts]

@@ -38,7 +38,7 @@ def is_built(model: keras.Model) -> bool:
 
 @contextlib.contextmanager
 def called_built(model: keras.Model) -> Iterator[None]:
-    """Mark a model with weights as built while Keras saves or loads it. Without a `call`, Keras never marks it."""
+    """Set `built` of a model with weights while Keras saves or loads it. Keras never sets it if `call` is missing."""
     was = model.built
     model.built = was or is_built(model)
     try:
@@ -63,7 +63,7 @@ def build(model: keras.Model, spec: Any) -> bool:
 
 
 def build_optimizer(model: keras.Model, optimizer: Any) -> None:
-    """Make the optimizer's state once the model has weights. An optimizer built before that never gets any state."""
+    """Build the optimizer if the model has its weights. An optimizer built without weights would never get state."""
     if optimizer is not None and not optimizer.built and is_built(model):
         optimizer.build(model.trainable_variables)
 

@@ -29,7 +29,7 @@ ORDERS_BYTES = 256 << 20
 
 
 def orders_of(graph: DatasetGraph, shuffles: Collection[Shuffle], parts: int = 1) -> list[int]:
-    """Choose orders of elements that replace these shuffles. Return each `Order.number`, or [] if the shuffles stay.
+    """Return the `Order.number` of each order that replaces these shuffles; [] if workers shuffle by themselves.
 
     Args:
         parts: number of datasets that the dispatcher gets for each order: 1, or one for each rank's share.
@@ -50,10 +50,10 @@ def orders_of(graph: DatasetGraph, shuffles: Collection[Shuffle], parts: int = 1
 
 
 def _seeded_shuffles(graph: DatasetGraph) -> list[tuple[Any, int]]:
-    """Return the graph constant and the value of `seed2` of each seeded shuffle that reshuffles in each pass.
+    """Find the seeded shuffles that reshuffle in each pass. Return the graph constant and value of each one's `seed2`.
 
-    A worker begins a pass with the seeds in the pass's graph, so `in_passes` gives each graph a different `seed2`. A
-    shuffle without seeds is left out, since it draws new seeds by itself.
+    Workers take the seeds from a pass's graph. So `in_passes` gives each graph a different `seed2`. Otherwise all
+    passes would have one order. A shuffle without seeds is left out, since it draws new seeds by itself.
     """
     found = []
     for node in graph.definition.node:

@@ -179,14 +179,14 @@ def _for_workers(
 
 
 def _replaced(sources: list[Source]) -> dict[Node, Shuffle]:
-    """Return each source's shuffle, by the source's node, if reading the source in a shuffled order can replace it."""
+    """Return the shuffles that an `Order` can replace, by the node of their source."""
     return {each.node: each.shuffle for each in sources if each.shuffle and each.shuffle.is_replaceable}
 
 
 def _in_order(
     graph: DatasetGraph, sources: list[Source], shuffles: Mapping[Node, Shuffle], order: int, share: Share | None
 ) -> tf.data.Dataset:
-    """Return the dataset, its sources read in blocks, with order number `order` in place of the given shuffles."""
+    """Return a dataset that reads the sources in blocks. The order with number `order` replaces the given shuffles."""
     new: dict[Node, tf.data.Dataset] = {}
     for source in sources:
         blocks = tf.data.Dataset.range(share.pieces() if share else source.blocks)
@@ -207,10 +207,10 @@ def _in_order(
 
 
 def _keep_splits(graph: DatasetGraph, new: dict[Node, tf.data.Dataset], sources: Collection[Node]) -> None:
-    """Concatenate an empty dataset to the input of each sequential interleave or group_by_window, to keep its splits.
+    """Concatenate an empty dataset to the input of each sequential interleave or group_by_window, so that it is split.
 
-    In `files.shuffle(n).interleave(…)` the shuffle makes the iterator of `files` too late: tf.data then gives it no
-    splits, and every worker makes all of it. A repeat does the same. Details: docs/tensorflow-lost-splits.md.
+    In `files.shuffle(n).interleave(…)`, the shuffle makes the iterator of `files` too late to get splits from tf.data.
+    Every worker would make all of `files`. A `repeat` has the same effect. Details: docs/tensorflow-lost-splits.md.
     """
     for node in reversed(list(graph.sink.subtree(sources))):
         if node.op in _FORGETTING and node.inputs[0] not in new:
