@@ -1,4 +1,7 @@
-"""ModelCheckpoint and TensorBoard write files, so only rank 0 runs them. A job resumes only from Checkpoint's files."""
+"""Run ModelCheckpoint and TensorBoard only on rank 0, because they write files.
+
+A job resumes from the files of headrace's `callbacks.Checkpoint`, not from those of Keras's ModelCheckpoint.
+"""
 
 import os
 

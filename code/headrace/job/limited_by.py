@@ -54,7 +54,7 @@ def computing_limit(summary: Mapping[str, Any]) -> str:
 
 
 def gpu_busy_share(summary: Mapping[str, Any]) -> float | None:
-    """Return the share, 0 to 1, of an ideal step (one without waiting) for which GPUs are busy. None: not known."""
+    """Return how busy GPUs are in an ideal step (one without waiting), as a share from 0 to 1; None: not known."""
     dnn = [host for host in summary["hosts"].values() if host["group"] != DATA_GROUP]
     ranks, ideal_ms = summary["world_size"] / max(len(dnn), 1), summary["ideal_step_time_ms"]
     found = [host["gpu"] for host in dnn if host.get("gpu")]

@@ -24,12 +24,11 @@ Ranges = list[list[int]]
 
 
 class Ledger:
-    """A record of the elements of an epoch that have been trained on. Elements belong to units, such as files.
+    """A record of the elements of a stream that have been trained on. Elements belong to units, such as files.
 
-    It holds each unit's position in the epoch if all its elements have been trained on, and single elements otherwise.
-
-    The ledger counts an element as skipped if it is still missing when much later positions have come. Such an element
-    was filtered out, or lost with a worker.
+    A unit is complete if all its elements have been trained on. The ledger stores only the position of a complete unit.
+    For other units, it stores each element that has been trained on. It counts an element as skipped if the element is
+    still missing when much later positions have come. Such an element was filtered out, or lost with a worker.
 
     Args:
         counts: number of elements of each unit.
@@ -75,12 +74,12 @@ class Ledger:
 
     @property
     def begun_elements(self) -> int:
-        """Number of trained elements in positions from `mark` onwards. A stream that resumes at `mark` omits them."""
+        """Number of elements trained on at `mark` (first incomplete position) or later. A resumed stream omits them."""
         whole = sum(self._count(position) for position in self._done)
         return whole + sum(int(done.sum()) for done in self._begun.values())
 
     def done_positions(self) -> NDArray[Any]:
-        """Return the positions after `mark` whose elements have all been trained on, ascending."""
+        """Return the complete positions after `mark` (the first incomplete one), in ascending order."""
         return np.asarray(sorted(self._done), np.int64)
 
     def done_tags(self) -> NDArray[Any]:

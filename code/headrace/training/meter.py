@@ -143,7 +143,7 @@ class Meter:
                 self.write_report()
 
     def steps_over(self) -> None:
-        """Exclude CPU time and GPU utilization until the next step, for example in an evaluation or a checkpoint."""
+        """Stop counting CPU time and GPU utilization until the next step, as during an evaluation or a checkpoint."""
         self._fit.cpu.over()
         self._signals.steps_over()
 

@@ -34,7 +34,7 @@ def open_exporters(plan: HostPlan, log: HostLog) -> list[Exporter]:
 
 
 def to_file(path: Path) -> Write:
-    """Return a function that appends records to a file. Each call is one write, because rank 0 appends to it too."""
+    """Return a function that appends records to a file in one write, because rank 0 also appends to this file."""
 
     def write(records: Sequence[Record]) -> None:
         # Rank 0 writes the steps, and the summary has its own file.

@@ -36,7 +36,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Decision:
-    """A decision that the leader makes once for all hosts, and logs: `event` with `fields`, and the text `note`."""
+    """A decision that the leader makes once for all hosts. The leader logs `note`, and `event` with `fields`."""
 
     event: str
     fields: Mapping[str, str]
@@ -44,7 +44,7 @@ class Decision:
 
 
 class DataService:
-    """The data service of a job. Each host's launcher makes one; if the toolkit starts MPI, each rank's launcher does.
+    """Data service of a job. Each launcher makes one. A host has a launcher or, if SageMaker runs mpirun, one per rank.
 
     This base class is local mode: each rank makes its batches, so there is no server to start or to wait for.
     """
@@ -73,7 +73,7 @@ class DataService:
         return {}
 
     def hear(self, decision: Mapping[str, Any]) -> None:
-        """Note the leader's `Decision.fields`. Each renewal of the lease brings them again."""
+        """Act on the leader's `Decision.fields`. Each lease renewal sends them again, so expect repeated calls."""
 
     def trainer_environ(self) -> dict[str, str]:
         """Return the environment variables by which this host's ranks find their data; see `TrainerContext`."""

@@ -98,7 +98,7 @@ def _pattern(size: int) -> Any:
 
 
 def try_collectives(meeting: Meeting) -> dict[str, tuple[int, float]]:
-    """Run each collective. On rank 0, return for each: bytes per rank, seconds of the best round's slowest rank."""
+    """Time each collective. On rank 0, return its bytes per rank, and its slowest rank's seconds in the best round."""
     found = {}
     for name, size, prepare in _collectives(meeting):
         times = meeting.stage(name, range(meeting.size), functools.partial(_rounds, meeting, name, prepare))

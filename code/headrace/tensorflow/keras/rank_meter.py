@@ -49,7 +49,7 @@ def count_collective() -> None:
 
 
 def steps() -> int:
-    """Return how often this rank has averaged gradients, including steps that only measured the time of a step."""
+    """Return how often this rank has averaged gradients, including the steps that measure the ideal step."""
     return int(_collectives[0].numpy()) if _collectives else 0
 
 

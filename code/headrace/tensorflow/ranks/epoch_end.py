@@ -3,9 +3,9 @@
 A rank that made one step more than another would wait in an allreduce forever. If the number of batches is known,
 `with_steps` gives all ranks the same number without messages. If it is unknown, as after a filter or for records of
 files, each rank tells rank 0 its number of batches so far, and rank 0 tells all ranks where to end (`epoch_count.py`,
-`messages.py`). With `pad`, a rank with a second batch waits up to `FIRST_PATIENCE_S` until every rank has had a first
-one, so that each gets a batch even of a short stream. A rank with no batch left waits for the others. All waiting is in
-TensorFlow operations. No stream calls Python, since Python could not exit during such a call.
+`messages.py`). With `pad`, a rank holds back its second batch, for `FIRST_PATIENCE_S` at most, until every rank has one
+batch. Else a fast rank could take all batches of a short stream. A rank with no batch left waits for the others. All
+waiting is in TensorFlow operations. No stream calls Python, since Python could not exit during such a call.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def with_steps(stream: tf.data.Dataset, steps: int, own: int = 0) -> tf.data.Dat
     """Return a dataset of `steps` batches, of known size. If the stream has fewer, its last batch is repeated.
 
     Args:
-        own: the stream's exact number of batches; 0: unknown. If known, all are read, to complete a `cache`.
+        own: the stream's exact number of batches; 0: unknown. If known, the whole stream is read, to fill a `cache`.
     """
     if own >= steps:
         first = stream.enumerate().filter(lambda at, _: at < steps).map(lambda _, batch: batch)
@@ -163,7 +163,7 @@ class _Stream:
         self._news.close(cancel_pending_enqueues=True)
 
     def epochs(self) -> tf.data.Dataset:
-        """Return a dataset of one element, a new epoch's number. Deleting its iterator tells rank 0 the epoch's end."""
+        """Return a dataset with a new epoch's number. Deleting its iterator tells rank 0 that this epoch has ended."""
 
         @tf.function(input_signature=[])
         def begin() -> tf.Tensor:

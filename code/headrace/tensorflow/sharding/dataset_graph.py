@@ -100,7 +100,7 @@ class Node:
     def empty_elements(self, count: int) -> tf.data.Dataset:
         """Return a dataset of `count` empty elements of the same types, for use where only types and number matter.
 
-        Sparse tensors, ragged tensors and datasets are variant tensors in a graph. An empty Optional replaces each.
+        A component of type variant (a sparse tensor, a ragged tensor or a dataset) becomes an empty Optional.
         """
 
         def empty(spec: tf.TensorSpec) -> tf.Tensor:
@@ -134,7 +134,7 @@ class DatasetGraph:
     """The graph of a dataset. `sink` is its last transformation.
 
     Args:
-        where: the place in the script that messages name; by default the line that called headrace.
+        where: place in the script, for messages; by default the line that called headrace.
     """
 
     def __init__(self, dataset: tf.data.Dataset, where: str = "") -> None:
@@ -188,8 +188,8 @@ class DatasetGraph:
     ) -> tf.data.Dataset:
         """Return the dataset that ends with this transformation, as flat tuples; see `spliced` and `build`.
 
-        With `for_size`, ask the result only for its size: its large constants are empty, so that they are not copied.
-        Without it, a finite assert_cardinality is dropped: a part of the dataset has fewer elements than that.
+        With `for_size`, large constants are replaced by zeros, to avoid copies. Only the result's size is then valid.
+        Without `for_size`, a finite assert_cardinality is left out, since a part of the dataset has fewer elements.
         """
         return tf.data.experimental.from_variant(self._made(node, new or {}, for_size, ordered), node.specs)
 

@@ -1,8 +1,8 @@
 """Share out a dataset among ranks.
 
 If its batches can be counted before training, each rank gets a `Share`: a part with a known number of batches. Keras
-then knows the number of steps, and ranks need not ask each other whether an epoch has ended. In `split_by_rank`,
-`dealt` gives each rank elements or blocks of a listing (a dataset of numbered elements), or records of a few files.
+then knows the number of steps, and ranks need not ask each other whether an epoch has ended. If each rank makes its own
+batches, as in `split_by_rank`, `dealt` selects its elements, its blocks of elements or, with few files, its records.
 """
 
 from __future__ import annotations
@@ -134,13 +134,13 @@ def ranks_that_share(source: Source) -> tuple[int, int]:
 
 
 def dealt(records: tf.data.Dataset, ranks: int, rank: int, listing: int = 0) -> tf.data.Dataset:
-    """Return a rank's part of the records: one from each turn of `ranks` records, at a place that varies by turn.
+    """Return a rank's part of the records: one of every `ranks` consecutive records, at a place that varies.
 
     Files or classes may be interleaved. If the place were fixed, a rank would get records of only some files, or
     batches of a single class.
 
     Args:
-        listing: number of this dataset among several. It shifts the places: else one rank gets all their first records.
+        listing: number of this dataset, if there are several. It shifts the places, to spread first records over ranks.
     """
 
     def is_ours(number: tf.Tensor, _: Any) -> tf.Tensor:
@@ -150,7 +150,7 @@ def dealt(records: tf.data.Dataset, ranks: int, rank: int, listing: int = 0) -> 
 
 
 def place_of(turn: tf.Tensor, ranks: int, rank: int, listing: int = 0) -> tf.Tensor:
-    """Return the place of this rank's record in a turn of `ranks` records; see `dealt`."""
+    """Return the place of this rank's record in group number `turn` of `ranks` records; see `dealt`."""
     of_listing = listing % ranks + _mixed(listing // ranks) % ranks
     mixed = (turn + 1) * _ODD
     mixed = tf.bitwise.bitwise_xor(mixed, tf.bitwise.right_shift(mixed, 29)) * _ODD

@@ -40,7 +40,7 @@ _results: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def given_out(result: tf.data.Dataset) -> tf.data.Dataset:
-    """Remember a finished dataset, so that distributing it again is refused; return it."""
+    """Record and return the result of `distribute` or `split_by_rank`, so that it is not distributed again."""
     _results.add(result)
     return result
 
@@ -172,7 +172,7 @@ def refuse_reading_again(listing: Node) -> None:
 
 
 def refuse_costly(listing: Node, elements: int) -> None:
-    """Raise `InputError` if the dataset `listing` is endless or costly: each part needs all elements before it."""
+    """Raise `InputError` for an endless or costly `listing`: to reach a part, all elements before it are computed."""
     if elements == INFINITE:
         raise refusal(listing, "the dataset has no end, and its elements cannot be looked up by number",
                        "Dataset.range(n), not an endless counter; or this transformation before repeat()")  # fmt: skip

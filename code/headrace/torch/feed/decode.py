@@ -61,7 +61,7 @@ class Malformed(InputError):
 
 
 class Decoder:
-    """Decoder of a batch. Fill `buffers` (payload), then call `batch`. `state` is the dataset's state after the batch.
+    """Decodes a batch. Fill `buffers` with the payload, call `batch`. `state` is the dataset's state after the batch.
 
     Args:
         payload_bytes: size of the payload, which follows the header.

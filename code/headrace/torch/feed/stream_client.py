@@ -63,7 +63,7 @@ class StreamEpoch:
 
 
 class _Room:
-    """Limits how many batches of each shard a rank requests or holds, by the bytes of the largest batch so far."""
+    """Limits a shard's batches, requested or held, by memory. Each is taken to be as large as the largest so far."""
 
     def __init__(self, shards: int, most_bytes: int) -> None:
         self._shards, self._most_bytes, self.largest = shards, most_bytes, 0
@@ -184,7 +184,7 @@ class _Lane:
                 return
 
     def _is_alive(self, at: bytes) -> None:
-        """Note progress if the worker reports a new sample. After a resume, it may first repeat earlier batches."""
+        """Count a new sample as progress. After a resume, a worker may remake earlier batches before it sends one."""
         if at != self._at:
             self._at, self._moved_at = at, time.monotonic()
             liveness.note_progress()
