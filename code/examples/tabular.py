@@ -1,4 +1,4 @@
-"""A table whose columns have names: a dictionary of features, as dict(pandas.DataFrame) makes it."""
+"""Train on a table, given as a dictionary of its columns by name. For a pandas.DataFrame, dict(frame) makes it."""
 
 import headrace.tensorflow.horovod_keras as hvd
 import keras

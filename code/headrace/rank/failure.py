@@ -79,7 +79,7 @@ def in_a_line(error: BaseException) -> str:
 
 
 def _advice(error: BaseException, said: str) -> str:
-    """Return what to do about an error whose text does not say so."""
+    """Return advice on an error whose own text gives none; empty if headrace knows no advice."""
     if "from worker" in said and "No such file" in said:
         return f" ({FILE_ELSEWHERE})"
     found = (each.advice(error, said) for each in FRAMEWORKS.values())

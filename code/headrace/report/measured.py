@@ -122,7 +122,7 @@ def _outside_share(summary: Mapping[str, Any]) -> float:
 
 
 def _least_step_s(work: Workload, trainer: Group, summary: Mapping[str, Any], table: InstanceTable) -> float | None:
-    """Return the predicted step time of the run's own hosts, as if each simulated host had its own processors."""
+    """Predict the step time of the run's own hosts. Simulated hosts are assumed not to share processors."""
     data = [host for host in summary["hosts"].values() if host["group"] == DATA_GROUP]
     has_service = summary["tf_data_mode"] == "service"
     if not data:

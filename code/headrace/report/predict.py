@@ -41,7 +41,7 @@ SHARES = 400
 
 @dataclass(frozen=True)
 class Workload:
-    """Resources that a step needs, whatever its hosts. A CPU second is a second of one vCPU of the measured hosts."""
+    """Resources that a step needs on any hosts. A CPU second is a second of one vCPU of the measured hosts."""
 
     batch: int
     """Samples of a step, over all ranks."""

@@ -76,8 +76,8 @@ def _summary_without_leader(
 def _cause_without_leader(folder: Path, exit_codes: Mapping[str, int], killed: Sequence[str]) -> dict[str, Any]:
     """Return the root cause of a run whose leader wrote no summary.
 
-    It is the first host that failed by itself and wrote no root cause; else the first root cause that a host wrote;
-    else the first killed host; else the first host.
+    Blame the first host that failed by itself and wrote no root cause. If there is none, take the first root cause
+    that a host wrote. Without one, blame the first host that was killed, or else the first host.
     """
     run = RunPaths(folder)
     words: list[RootCause] = []

@@ -152,7 +152,7 @@ class Leader:
             self._decider.give_up(missing)
 
     def _takes_batches(self) -> bool:
-        """Return whether ranks get batches. PyTorch ranks show it at their first batch, others at their first step."""
+        """Return whether ranks get batches. PyTorch ranks report a first batch; for others the first step counts."""
         plan = self._run.plan
         shown = FRAMEWORKS[plan.settings.framework].shows_batches and any(plan.paths.signal_dir.glob("rank[0-9]*"))
         return shown or self._stepping
@@ -162,7 +162,7 @@ class Leader:
         return self._times.has_reached("first_step")
 
     def _missing_for_data(self) -> list[str]:
-        """Return what ranks wait for. Once the data service has decided on a transfer protocol, tell all hosts."""
+        """Decide on the tf.data transfer protocol if possible, and inform all hosts. Return what ranks wait for."""
         run, reports = self._run, self._reports()
         if self._decision is None:
             self._decision = run.service.decide(reports, self._hosts.lost, time.monotonic())
@@ -249,7 +249,7 @@ class Leader:
             lease.close()
 
     def _take(self, stamped: Stamped) -> None:
-        """Note the stage that a rank's event shows."""
+        """Record the job's stage if a rank's event marks one: `ideal_step` (the trainer is ready) or `first_step`."""
         at, happening = stamped
         if isinstance(happening, RankSaid):
             name = happening.event.name

@@ -86,9 +86,9 @@ class ResourceUsage:
         """Return the use since `mark`, in these fields (`gpu`: see `Gpus.report`).
 
         `utilization`: used share of the host's `cpus`, 0 to 1. `seconds`: CPU seconds by kind of child (such as
-        workers). `seconds_by_name`: CPU seconds by child. `since`: start, on the monotonic clock; `over_s`: seconds
-        since then. `memory_bytes`: resident size of all children; each counts shared memory. `most_memory_bytes`: its
-        maximum. `memory_total_bytes`: the machine's memory. `network_bytes`: `in`, `out`; None if hosts share it.
+        workers). `seconds_by_name`: the same by child. `since`: start, on the monotonic clock. `over_s`: seconds since
+        then. `memory_bytes`: sum of the children's resident sizes, each with its shared memory. `most_memory_bytes`:
+        its maximum. `memory_total_bytes`: the machine's memory. `network_bytes`: `in`, `out`; None if hosts share it.
         """
         if self._frozen:
             return self._frozen

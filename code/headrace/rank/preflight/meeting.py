@@ -113,7 +113,7 @@ class Meeting:
         return f"rank {rank}" + (f" on {self.hosts[rank]}" if self.hosts[rank] else "")
 
     def _attempt(self, work: Callable[[], Result]) -> Result | PreflightError:
-        """Return the result of `work`, or its error for rank 0 to raise: the leader always gets rank 0's output."""
+        """Return `work`'s result or error. Rank 0 raises the error, since its output always reaches the leader."""
         try:
             return work()
         except PreflightError as error:

@@ -61,7 +61,7 @@ class Checkpoint(StepCallback):
         self._stream: Shards | None = None
 
     def keep_stream(self, stream: Shards) -> Any:
-        """Save the stream's state in later checkpoints. Return the newest checkpoint's state on rank 0, else None."""
+        """Save the stream's state in later checkpoints. On rank 0, return the newest saved state; otherwise None."""
         self._stream = stream
         return self._folder.record(LEDGER_FILE) if collectives.rank() == 0 else None
 

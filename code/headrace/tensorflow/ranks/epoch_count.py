@@ -48,7 +48,7 @@ class EpochCounter:
         self._newest: dict[tuple[int, int], int] = {}
 
     def hear(self, rank: int, numbers: Numbers | None) -> list[Numbers]:
-        """Take a rank's message (None: the rank is gone), or (-1, None) once a second. Return messages to all ranks."""
+        """Handle a rank's message (None: it is gone) or a tick each second (-1, None). Return messages to all ranks."""
         if numbers is None:
             self._gone |= {rank} - {-1}
             self._say_waiting()

@@ -139,7 +139,7 @@ def _repeat(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
 
 
 def _shuffle(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Cut a block from a shuffle of fixed order. Apply the maps before the shuffle to the block's elements only."""
+    """Return a block of a shuffle with a fixed order. Maps upstream of it run on the block's elements only."""
     inner, later = node.inputs[0], []
     while inner.op in (*FUNCTIONS, *PASSING):
         later += [inner] if inner.op in FUNCTIONS else []

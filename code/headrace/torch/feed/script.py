@@ -1,7 +1,7 @@
 """Register the training script's loaders. On a feed server, run the script up to its first batch.
 
-Ranks and feed servers run the same script and arguments, so ranks need not send code. All use the same loader keys:
-the number among the script's loaders, or the `name=`. On a feed server the script runs on the CPU, as the only rank.
+Ranks and feed servers run the same script and arguments, so ranks need not send code. A loader's key, by which both
+know it, is its `name=` or its number in creation order. On a feed server the script runs on the CPU, as the only rank.
 """
 
 from __future__ import annotations
@@ -114,9 +114,9 @@ def feed_servers(environ: Mapping[str, str]) -> Sequence[str]:
 def register(loader: Any, made_by: tuple[Any, ...], shared: bool, name: str) -> Place:
     """Return the place of a loader that the script has just made. Raises `InputError` for a name that is taken.
 
-    Some scripts make a new loader for each epoch, which takes an earlier loader's place. A loader with a `name` takes
-    the place of the loader of this name, once the script has requested a batch. A loader without a `name` takes the
-    place of a loader with the same dataset and `made_by`, once an optimizer step has followed that request.
+    Some scripts make a new loader for each epoch. With a `name`, it gets the place of the loader of the same name, if
+    the script has already requested a batch. Without a `name`, it gets the place of a loader with the same dataset and
+    `made_by`, if an optimizer has already made a step after the script's first request for a batch.
 
     Args:
         made_by: the functions and settings that make batches from samples.
@@ -154,10 +154,10 @@ def _nothing() -> None:
 
 
 def batch_asked_for() -> None:
-    """Record that the script requests a batch. A feed server stops the script here, and serves its loaders.
+    """Record that the script requests a batch. A feed server pauses the script here, and serves its loaders.
 
-    On a feed server this returns only when a rank asks for a loader that the script makes later. To get there, the
-    script makes the batches of this iteration itself. It stops here again when it begins another iteration.
+    On a feed server this returns only when a rank asks for a loader that the script has not made yet. The script then
+    makes the batches of this iteration itself, and pauses here again when it begins another iteration.
     """
     if _process.hook is None and not _process.begun:
         _process.hook = register_optimizer_step_pre_hook(_step_made)

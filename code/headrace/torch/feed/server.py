@@ -144,7 +144,7 @@ class FeedServer:
             pass  # not a rank of this job, or it has gone
 
     def _answer(self, hello: Any) -> dict[str, Any]:
-        """Return reply fields that refuse a rank, or none to admit it. Raises `InputError` if `hello` is malformed."""
+        """Return the reply fields that refuse a rank; {} admits it. Raises `InputError` if `hello` is malformed."""
         if not isinstance(hello, dict) or type(hello.get("loader")) is not str or type(hello.get("slot")) is not int:
             raise InputError("not a hello")
         key, config, loaders = hello["loader"], hello.get("config"), self._loaders
