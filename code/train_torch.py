@@ -31,7 +31,7 @@ args, _ = parser.parse_known_args()
 
 
 class Digits(torch.utils.data.Dataset):
-    """Handwritten digits; augmented, they are shifted and made brighter or darker at random."""
+    """Handwritten digits. With `augmented`, they are shifted and made brighter or darker at random."""
 
     def __init__(self, folder, part, augmented):
         with np.load(Path(folder) / "digits.npz") as arrays:

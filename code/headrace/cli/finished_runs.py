@@ -1,4 +1,7 @@
-"""`headrace runs`, `report` and `plan`. A run is given by its folder; any other name is a job on SageMaker."""
+"""Run `headrace runs`, `headrace report` and `headrace plan`.
+
+`report` and `plan` take a run's folder, or its name in `runs/`. Any other name is a SageMaker job, which they fetch.
+"""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ def _hyperparameters(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def _not_for_hosts(arguments: argparse.Namespace) -> tuple[Path, ...]:
-    """Return the folders of runs, channels and checkpoints. Hosts do not get these, even within the source dir."""
+    """Return the folders of runs, channels and checkpoints. Hosts never get these, even if inside the source dir."""
     uris = [Channel.parse(text).uri for text in arguments.channel] + [arguments.checkpoint_s3_uri or ""]
     if arguments.output_dir.resolve() == arguments.source_dir.resolve():
         raise InputError(f"--output_dir {arguments.output_dir} equals --source_dir: hosts get old runs; give another")
@@ -254,7 +254,7 @@ def _not_for_hosts(arguments: argparse.Namespace) -> tuple[Path, ...]:
 
 
 def _channel(text: str, is_hetero: bool) -> Channel:
-    """Return a flag's channel. Without data hosts, drop its `data_group` and `dnn_group`, so that all hosts get it."""
+    """Return a --channel flag's channel. Without data hosts, remove `data_group` and `dnn_group`: all hosts get it."""
     channel = Channel.parse(text)
     if is_hetero:
         return channel

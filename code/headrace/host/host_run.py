@@ -58,7 +58,7 @@ class HostRun:
     _next_publication: float = 0.0
 
     def start_servers(self) -> None:
-        """Start this host's servers, and the installation of Horovod if the trainer needs it and it is missing.
+        """Start this host's servers. If the trainer needs Horovod and it is missing, start its installation.
 
         Raises:
             SetupError: a server's port is taken.
@@ -144,7 +144,7 @@ class HostRun:
         return left if left and (found is fallback or WITHOUT_A_WORD in found.message) else found
 
     def wait(self, timeout_s: float = TICK_S) -> None:
-        """Act on events for at most `timeout_s`. Return after any event but a host's report of only new measurements.
+        """Act on events for at most `timeout_s`. Return early on an event, unless it brings only a host's measurements.
 
         Raises:
             SetupError: the MPI daemon cannot be started.

@@ -43,8 +43,8 @@ class Counter:
 class Receipts:
     """Writes the file with one rank's counts.
 
-    The file holds the counts at two times: `first`, when the first batches had come, and `last`, the latest change.
-    The difference gives the rate without the start, when pipelines are still cold.
+    The file holds two readings of the counts: `first`, when the first batches had arrived, and `last`, the latest.
+    Rates are computed from their difference, and so leave out the start, when pipelines are still cold.
     """
 
     def __init__(self, folder: Path, rank: int) -> None:

@@ -153,7 +153,7 @@ def ignored(*codes: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def aws_errors(doing: str, absent: str = "", absent_codes: Collection[str] = ()) -> Iterator[None]:
-    """Raise an AWS or network error as one line that says what to do: `absent` if its code is in `absent_codes`."""
+    """Turn an AWS or network error into one line with a remedy. For codes in `absent_codes`, the line is `absent`."""
     try:
         yield
     except HeadraceError:

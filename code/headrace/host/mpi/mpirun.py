@@ -104,7 +104,7 @@ def network_environ(topology: Topology, environ: Mapping[str, str]) -> dict[str,
 
 
 def without_proxy(hosts: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Return variables that make gRPC, also TensorFlow's, reach the job's hosts directly and not through a proxy.
+    """Return variables that make gRPC, including TensorFlow's, connect to the job's hosts directly, without a proxy.
 
     Args:
         hosts: the hosts' names and addresses.

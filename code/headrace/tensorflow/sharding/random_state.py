@@ -49,7 +49,7 @@ def refuse_written(graph: DatasetGraph) -> None:
 def seed_apart(graph: DatasetGraph) -> None:
     """Make operations with a seed (for example from `tf.random.set_seed`) draw different numbers on each rank.
 
-    On one rank, equal seeds still give equal numbers (an image and its mask). This renames functions: call it first.
+    On a rank, equal seeds stay equal (image and mask). This renames functions: call it before nodes cache their names.
     """
     operations = (node for function in graph.definition.library.function for node in function.node_def)
     seeded = [each.attr for each in operations if {"seed", "seed2"} <= set(each.attr)]
@@ -80,9 +80,9 @@ def first_values(graph: DatasetGraph) -> list[Any]:
 
 
 def begin(seeds: Iterable[Any], which: str) -> None:
-    """Give these constants new initial random states, made from the old ones and `which`, a text for a rank or pass.
+    """Derive new random states for these constants from the old ones and `which`, a text that names a rank or pass.
 
-    States that were equal stay equal: two layers with one seed draw the same numbers, as for an image and its mask.
+    Equal states stay equal: two layers with one seed draw the same numbers, as for an image and its mask.
     """
     for each in seeds:
         before = tf.make_ndarray(each.attr["value"].tensor)

@@ -1,10 +1,10 @@
 """Shuffle a listing (a dataset to be split) so that each block has elements from the whole range of the shuffle.
 
-Neighbours are often of one kind: a folder of images is listed class by class. A worker shuffles only the blocks that it
-gets. If a block held consecutive elements, a worker with a single block would make batches of a single class.
+Neighbours are often of one kind: a folder of images is listed class by class. A worker could shuffle only
+the blocks that it gets. If a block held consecutive elements, a worker with one block would make batches of one class.
 
-So each pass and repetition gives the listing a new order, and blocks are cut from this order. Workers do not shuffle: a
-worker, even a slow one, would first have to fill a shuffle buffer, perhaps with all elements.
+So each pass and repetition gives the listing a new order, and blocks are cut from this order. The workers' pipelines
+omit the shuffle. With it, each worker would fill a shuffle buffer, perhaps with all elements, before its first batch.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Order:
 
 @dataclass(frozen=True)
 class Shuffle:
-    """A `shuffle` of a source, such as a list of files. Between source and shuffle, only single elements are mapped."""
+    """A `shuffle` after a source, such as a list of files. Only transformations of single elements lie between them."""
 
     node: Node
     repeat: Node | None
@@ -86,7 +86,7 @@ def shuffle_of(node: Node, elements: int, above: Sequence[Node]) -> Shuffle | No
     """Return the shuffle of a listing's elements (file names, numbers, rows of arrays); None if there is none.
 
     Args:
-        above: the transformations after the listing. The last one reads the listing itself.
+        above: the transformations after the listing, the pipeline's last one first.
     """
     if elements == INFINITE or elements < 1 or not _is_selectable(node):
         return None

@@ -50,7 +50,7 @@ _SPLIT_BY_TENSORFLOW = ("RangeDataset", "TensorSliceDataset")
 
 @dataclass(frozen=True)
 class Source:
-    """A listing: a dataset that is handed out in blocks. Workers or ranks run the later pipeline on their blocks."""
+    """A listing: a dataset that is handed out in blocks. Workers or ranks run the rest of the pipeline on them."""
 
     node: Node
     elements: int
@@ -88,10 +88,10 @@ def find_sources(graph: DatasetGraph, one_block_a_batch: bool = False) -> list[S
 
 
 def as_listing(graph: DatasetGraph, block: int) -> tuple[int, int]:
-    """Return how many elements a dataset has, and its block size: `block`, or more if workers must skip to each block.
+    """Return a dataset's size, and its block size: `block`, or more if workers must make all elements before a block.
 
     Raises:
-        InputError: the order is not fixed, there is no end, or workers would have to skip costly elements.
+        InputError: the order is not fixed, there is no end, or workers would skip costly elements or large files.
     """
     refuse_unordered(graph.sink)
     elements, addressable = _numbered(graph.sink)
@@ -109,7 +109,7 @@ def is_endless(node: Node) -> bool:
 
 
 def _ends(node: Node, above: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
-    """Yield the nodes at which the pipeline may be split, each with the list of nodes that read it, nearest last."""
+    """Yield each node at which the pipeline may be split, and the transformations after it, the last one first."""
     path = [*above, node]
     if node.op == "CacheDataset" and str(node.value("filename").item().decode()):
         raise refusal(node, "a cache in a file would be written by every worker", "cache() without a file name")
@@ -171,7 +171,7 @@ def _numbered(node: Node) -> tuple[int, bool]:
 
 
 def _most(node: Node) -> int:
-    """Return the most elements that a block may have. This depends on the size of an element."""
+    """Return the largest number of elements for a block. It depends on the size of an element."""
     no_size = (tf.string, tf.variant, tf.resource)
     if any(each.dtype in no_size or not each.shape.is_fully_defined() for each in node.specs):
         return MAX_BLOCK
@@ -182,8 +182,8 @@ def _most(node: Node) -> int:
 def _batch_above(above: Sequence[Node]) -> tuple[int, Node | None, tuple[Node, ...]]:
     """Return the batch size (0: no batches), any `interleave` or the like before it, and nodes that drop elements.
 
-    Such nodes drop an incomplete batch on every worker or rank. A `batch` that follows only one-to-one transformations
-    (`map`, …) does not: blocks are then whole batches. Only the last has a remainder, which plain tf.data drops too.
+    These nodes drop an incomplete batch on every worker or rank. A `batch` after only one-to-one transformations
+    (`map`, …) is not among them: only the last block has an incomplete batch, which plain tf.data drops too.
     """
     size, exact, expanding, known, dropping = 0, True, None, True, []
     for node in reversed(above):

@@ -40,7 +40,7 @@ def refuse_shared_by_itself(dataset: Any) -> None:
 
 
 def taken_after(steps: int, world: int, begun: Sequence[int], lengths: Mapping[int, int]) -> list[int]:
-    """Return how many batches of each shard have been trained on once each rank has made `steps` steps.
+    """Return how many batches of each shard have been trained on after `steps` steps of every rank.
 
     Args:
         begun: for each shard, the number of batches that were trained on before these steps.
@@ -142,7 +142,7 @@ class StreamShards:
         self._begun, self._states = taken, states
 
     def _requests(self) -> Callable[[int, int], ShardRequest]:
-        """Return `request(lane, number)`. It asks for batch `number` of shard `own[lane]`; 0 is this run's first."""
+        """Return `request(lane, number)` for a batch of shard `own[lane]`. Number 0 is its first in this run."""
         own, begun, states, of_shard = self.own, list(self._begun), dict(self._states), self._of_shard()
 
         def request(lane: int, number: int) -> ShardRequest:
@@ -208,7 +208,7 @@ class StreamShards:
             fetched = following
 
     def _from_before(self, open_shards: Open) -> Fetched:
-        """Remake an earlier run's last batch, for a rank without a batch. Raises `InputError` if no shard was begun."""
+        """Remake an earlier run's last batch, for a rank that got none. Raises `InputError` if no shard was begun."""
         known = [shard for shard in (*self.own, *range(self.shards)) if self._begun[shard]]
         if not known:
             raise InputError(

@@ -103,7 +103,7 @@ def agreed_protocol(path: Path, timeout_s: float) -> str:
 
 
 def build_environ() -> dict[str, str]:
-    """Return the environment of a process that builds or tries the library. It uses this headrace, and no GPU."""
+    """Return the environment for a process that builds or tries the library, with this copy of headrace and no GPU."""
     paths = (str(Path(__file__).parents[4]), os.environ.get("PYTHONPATH"))
     own = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "CUDA_VISIBLE_DEVICES": "-1"}
     return os.environ | own | {SECRET_VARIABLE: secrets.token_hex()}
