@@ -73,7 +73,9 @@ def test_ranks_that_wait_for_each_other_are_given_up_as_soon_as_horovod_says_so(
     assert dog.stalled_s(80, log) is None, "a main thread moves"
     assert dog.stalled_s(91, log) == 90
     cause = diagnose("algo-2", f"90 s ({dog.limit_name})", log, {}, "data")
-    assert cause.message.startswith("no step was made for 90 s (and Horovod reports all ranks missing in a collective)")
+    assert cause.message.startswith(
+        "no step was made for 90 s (and Horovod reports that all ranks are missing in a collective)"
+    )
     assert "in different collectives (others wait for rank0 in grad_0, others wait for rank1 in gr" in cause.message
     (tmp_path / "rank1").touch()
     assert dog.stalled_s(92, log) is None, "a step was made all the same"
@@ -110,11 +112,21 @@ def test_of_pytorchs_ranks_the_one_that_does_not_wait_in_a_collective_is_named()
     assert log.missing_in_allreduce() == []
 
 
+def test_what_ranks_waited_for_before_another_rank_ended_is_forgotten():
+    log = ranks()
+    for rank in (0, 1, 3):
+        log.label(f"[1,{rank}]<stdout>:headrace event=waits_for_ranks rank={rank}")
+    log.label("[1,2]<stdout>:headrace event=rank_ended rank=2")
+    assert log.ended_and_awaited() is None  # they may have waited for its last collective
+
+
 def test_a_rank_that_has_ended_is_named_once_all_others_wait_for_it():
     log = ranks()
     log.label("[1,2]<stdout>:headrace event=rank_ended rank=2")
     for rank in (0, 1):
         log.label(f"[1,{rank}]<stdout>:headrace event=waits_for_ranks rank={rank}")
+    log.label("[1,3]<stdout>:headrace event=waits_for_ranks rank=3")
+    log.label("[1,3]<stdout>:headrace event=waits_for_ranks rank=3 over=1")
     assert log.ended_and_awaited() is None  # rank 3 may still come
     log.label("[1,3]<stdout>:headrace event=waits_for_ranks rank=3")
     cause = log.ended_and_awaited()

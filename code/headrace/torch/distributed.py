@@ -211,7 +211,7 @@ def _watch_collectives() -> None:
 
 
 def _look_for_waiting(thread: int, rank: int, limit_s: float) -> None:
-    place, since = None, time.monotonic()
+    place, since, told = None, time.monotonic(), False
     while True:
         time.sleep(LOOK_EVERY_S)
         frame = innermost_frame(thread)
@@ -219,9 +219,11 @@ def _look_for_waiting(thread: int, rank: int, limit_s: float) -> None:
             return
         now_at = (frame.f_code, frame.f_lasti, frame.f_back and frame.f_back.f_lasti)
         if now_at != place:
-            place, since = now_at, time.monotonic()
+            if told:
+                say(WAITS_FOR_RANKS, rank=rank, over=1)
+            place, since, told = now_at, time.monotonic(), False
         elif is_collective(frame) and time.monotonic() - since > limit_s:
-            since = time.monotonic()  # report again later: the launcher may have seen an older step afterwards
+            since, told = time.monotonic(), True  # it is reported again, since the launcher may have forgotten it
             say(WAITS_FOR_RANKS, rank=rank, at=place_in_script(frame))
 
 

@@ -62,7 +62,7 @@ class StallWatchdog:
     def limit_name(self) -> str:
         """The setting that limits the time without progress, or the reason for the shorter limit `STILL_S`."""
         if self._deadlocked:
-            return f"and {_REDUCERS} reports all ranks missing in a collective"
+            return f"and {_REDUCERS} reports that all ranks are missing in a collective"
         return "stall_timeout_s" if self._seen else "startup_timeout_s"
 
     def _files(self, prefix: str) -> dict[str, int]:

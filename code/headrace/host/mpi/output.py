@@ -104,10 +104,13 @@ class RankLog:
                 advice = "do all filtering, batching and random mixing of elements before data.distribute"
                 self.waits_for_ends = f"{words}: {why}" if why else f"{words}; {advice}"
             if event and event.name == WAITS_FOR_RANKS:
-                self._waiting_ranks[_number(event.fields.get("rank", ""))] = event.fields.get("at", "")
+                self._waiting_ranks.pop(number := _number(event.fields.get("rank", "")), None)
+                if "over" not in event.fields:
+                    self._waiting_ranks[number] = event.fields.get("at", "")
             self.reads_data |= event is not None and event.name == READS_DATA
             if event and event.name == RANK_ENDED:
                 self._ended_ranks.add(_number(event.fields.get("rank", "")))
+                self._waiting_ranks = {}  # these may just have got on; ranks that still wait say so again
             if event and event.name == RANK_FAILED:
                 self._fail(self._raised(event), lost_peer=event.fields.get("broken") == "1")
             elif event and event.name == PREFLIGHT_FAILED:
