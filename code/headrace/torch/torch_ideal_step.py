@@ -32,8 +32,8 @@ def measure_ideal_step(
     with _put_back(model, optimizer, others):
         model.train()
         _times_s(step, on_device, WARM_UP_STEPS, device)
-        began_cpu_s, times_s = time.process_time(), _times_s(step, on_device, 1, device)
-        count = int(distributed.from_rank_0(str(steps_to_measure(times_s[0])).encode()))
+        began_cpu_s, times_s = time.process_time(), _times_s(step, on_device, 2, device)
+        count = int(distributed.from_rank_0(str(steps_to_measure(min(times_s))).encode()))
         if settling := int(count * SETTLING):
             _times_s(step, on_device, settling, device)
             began_cpu_s, times_s = time.process_time(), []

@@ -13,8 +13,8 @@ BUDGET_S = 1.0
 BUDGET_OF_SHORT_STEPS_S = 0.4
 """Seconds to spend on steps of under 10 ms, for at most `MOST_STEPS`. Less would show only one moment's speed."""
 SETTLING = 0.25
-"""Unmeasured steps to make first, as a share of those to measure. The first tens of short steps are slower; long steps
-need none, so the last warm-up step counts too: a job pays for each of them."""
+"""Unmeasured steps to make first, as a share of the steps to measure. The first tens of short steps are slower. Long
+steps need none, so the two steps that set the number count too: a job pays for each."""
 _ERROR_OF_MEDIAN = 1.2533 / 1.349
 """Standard error of a median (1.2533 σ ÷ √n) ÷ (interquartile range (1.349 σ) ÷ √n), for normal values."""
 

@@ -27,8 +27,8 @@ def measure_ideal_step(model: keras.Model, dataset: Any, batch_size: int | None 
     since the device may lack room for them. All ranks must call this function together: the steps reduce gradients.
 
     The batch is made up from `dataset.element_spec` (random pixels, class 0), so that no element of the stream is
-    used up. If more than the batch size is unknown, or if the step fails on the made-up batch, the dataset's first
-    batch is used.
+    used up. The dataset's first batch is used instead if any dimension but the batch size is unknown, or if the step
+    fails on the made-up batch.
 
     Args:
         model: a compiled model.
@@ -70,8 +70,8 @@ def _measured(model: keras.Model, dataset: tf.data.Dataset, batch: Any) -> Ideal
 
     try:
         call_s()  # the first call traces
-        began_cpu_s, times_s = time.process_time(), [call_s()]
-        measured = collectives.same_on_all_ranks(steps_to_measure(times_s[0]), "headrace.ideal_steps")
+        began_cpu_s, times_s = time.process_time(), [call_s(), call_s()]
+        measured = collectives.same_on_all_ranks(steps_to_measure(min(times_s)), "headrace.ideal_steps")
         if settling := int(measured * SETTLING):
             for _ in range(settling):
                 call_s()
