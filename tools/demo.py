@@ -40,9 +40,9 @@ def main() -> int:
         return 1
     stamp = datetime.datetime.now(datetime.timezone.utc).strftime("%Y%m%d-%H%M%S")
     epochs = os.environ.get("HEADRACE_DEMO_EPOCHS", EPOCHS[framework])
-    steps = os.environ.get("HEADRACE_DEMO_STEPS", "0")  # 0: all
-    learning = [*COMMON, *OF[framework], f"--epochs={epochs}", f"--steps_per_epoch={steps}"]
-    learning.append(f"--channel=training={digits}")
+    learning = [*COMMON, *OF[framework], f"--epochs={epochs}", f"--channel=training={digits}"]
+    if steps := os.environ.get("HEADRACE_DEMO_STEPS"):
+        learning.append(f"--steps_per_epoch={steps}")
     processors = sorted(os.sched_getaffinity(0))
     last = pair(f"demo-homogeneous-{stamp}", [*learning, *WITHOUT], f"demo-heterogeneous-{stamp}", [*learning, *WITH])
     if last and framework == "tensorflow" and len(processors) > 1:
