@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import JOB_TIMEOUT_S, processes_of
+from tests.support import JOB_TIMEOUT_S, processes_of, wait_for
 
 
 @pytest.fixture
@@ -31,7 +31,8 @@ def shell(project):
                               check=False)  # fmt: skip
         assert done.returncode == 0, (done.stdout + (done.stderr or ""))[-4000:]
         for run_folder in (project / "runs").glob("*"):
-            assert processes_of(run_folder.name) == []
+            # A notebook's job may have the same name at the same time.
+            wait_for(lambda name=run_folder.name: not processes_of(name), "the end of a job's processes")
         return done.stdout
 
     return run

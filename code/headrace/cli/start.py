@@ -20,10 +20,10 @@ from headrace.job.phases import Phases
 from headrace.job.spec import JobSpec
 from headrace.terminal.parser import exit_status
 
-PREFLIGHT = """Run a job of only dnn hosts, to test MPI: messages between hosts and within a host, broadcast, gather and
-average, allreduce. Then its ranks end. Each answer is checked and timed; a table and preflight.json have the results.
-A slow link is marked. If a rank or a link does not answer, the job ends and names it. The flags are start_job.py's.
-To test MPI before a training: start_job.py --preflight ..."""
+PREFLIGHT = """Run a job of only dnn hosts, to test MPI: messages between hosts and within a host, broadcast, allreduce,
+and gather with average. Then its ranks end. Each answer is checked and timed; a table and preflight.json hold the
+results. A slow link is marked. If a rank or a link does not answer, the job ends and names it. The flags are those of
+start_job.py. To test MPI before a training: start_job.py --preflight ..."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -62,7 +62,7 @@ class Store:
             return
         try:
             self._client.upload_file(str(path), self._bucket, f"{self._prefix}/{name}")
-            print(f"kept {path.name} for the next job in {self._uri}", file=sys.stderr)
+            print(f"kept {path.name} in {self._uri} for the next job", file=sys.stderr)
         except Exception as error:  # the next job builds it again
             print(f"cannot keep {path.name} in {self._uri}, so the next job builds it again: {error}", file=sys.stderr)
 

@@ -75,7 +75,7 @@ def run_to_training(script: Path, arguments: Sequence[str], show_traceback: bool
 
 
 class _Look:
-    """Iterator over a distributed dataset. A `for` loop or a second `next` means training, so it raises `_Reached`."""
+    """Iterator over a distributed dataset. A `for` loop or a second `next` means training: `_Reached` is raised."""
 
     def __init__(self, begin: Callable[[], Iterator[Any]], dataset: tf.data.Dataset, captured: Captured) -> None:
         self._begin, self._dataset, self._captured = begin, dataset, captured

@@ -79,7 +79,7 @@ class Watch:
                     self._say_once(error)
 
     def _show_life(self) -> None:
-        """Touch the rank's files if it has made progress or moved. If that fails, the next call tries again."""
+        """Touch a file if the rank has made progress, and another one if its main thread is at another place."""
         counts = self._counts
         with keep_going():
             counts = [counter() for counter in list(_counters)]

@@ -252,7 +252,7 @@ class TaggedDataset:
 
     def __init__(self, shards: Shards, dataset: tf.data.Dataset) -> None:
         self.shards, self.dataset = shards, dataset
-        """`dataset` yields pairs: tags, and elements or batches."""
+        """`dataset` yields pairs (tag, element); after `batch`, pairs (tags, batch)."""
 
     def map(self, function: Callable[..., Any], num_parallel_calls: int | None = AUTOTUNE) -> TaggedDataset:
         """Apply a function to each element or batch, as `tf.data.Dataset.map` does."""

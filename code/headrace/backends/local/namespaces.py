@@ -183,7 +183,7 @@ def plug_in(switch_net: int, name: str, address: str) -> None:
 
 
 def mount_base_dir(folder: Path) -> None:
-    """Mount `folder` on /opt/ml. A missing /opt/ml is made in a tmpfs copy of /opt: only root may write to /opt."""
+    """Mount `folder` on /opt/ml. If /opt/ml is missing, make it in a tmpfs copy of /opt, where only root may write."""
     if not BASE_DIR.is_dir():
         opt = BASE_DIR.parent
         syscalls.mount(str(opt), str(opt), "none", syscalls.MS_BIND | syscalls.MS_REC)

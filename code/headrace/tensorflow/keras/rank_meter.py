@@ -81,7 +81,7 @@ def resumed_at() -> int:
 def note(spec: Any) -> None:
     """Remember a distributed dataset's element specification. The first such dataset counts as the training data.
 
-    The first call also tells the launcher that this rank may wait for data.
+    The first call also tells the launcher that this rank is about to read data, and may have to wait for it.
     """
     if not _specs and TrainerContext.from_environ(os.environ).signal_dir.name:
         say(READS_DATA)

@@ -179,7 +179,7 @@ class LazyOrder(Sequence[Any]):
             self._from = before
 
     def window(self) -> list[Any]:
-        """Return the indices of the positions that are drawn and not forgotten."""
+        """Return the indices that are drawn and still held, in the order of their positions."""
         return list(self._held)
 
     def __getitem__(self, position: Any) -> Any:

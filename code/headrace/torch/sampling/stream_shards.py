@@ -182,7 +182,7 @@ class StreamShards:
     def _agreed(self, own: Iterator[Fetched], end: StreamEnd, open_shards: Open) -> Iterator[Fetched]:
         """Yield one batch for each step that all ranks make. Repeat this rank's last batch while others have more.
 
-        A rank says whether it has a next batch before it yields the current one, so ranks rarely wait.
+        Before a rank yields a batch, it says whether it has another one. So ranks rarely wait for each other.
         """
         fetched = next(own, None)
         last: Any = None
