@@ -161,7 +161,7 @@ class JobSpec:
         theirs = source_files(self.source_dir, self.left_out)
         if Path(self.training_script) not in theirs:
             raise InputError(
-                f"--training_script {self.training_script} would not reach the hosts: it is in a virtual environment, "
+                f"--training_script {self.training_script} would not reach the hosts. It is in a virtual environment, "
                 "--output_dir, a --channel or --checkpoint_s3_uri, or a .gitignore excludes it or its folder; move it"
             )
         refuse_shadows(self.source_dir, theirs)

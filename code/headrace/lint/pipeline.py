@@ -151,7 +151,7 @@ def flow(stage: Stage, start: Start, through: Collection[str], consumers: list[C
 def flow_in_graph(
     graph: Any, given: Sequence[bool], start: Start, through: Collection[str], consumers: list[Consumer]
 ) -> list[bool]:
-    """Like `flow`, mark tensors in a function's graph. Return its results' marks; `given` are its arguments' marks."""
+    """Mark tensors of a function's graph as `flow` does. `given` marks its arguments. Return its results' marks."""
     marks: dict[str, bool] = {tensor.name: mark for tensor, mark in zip(graph.inputs, given, strict=False)}
     for op in graph.get_operations():
         marked = [marks.get(tensor.name, False) for tensor in op.inputs]

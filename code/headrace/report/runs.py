@@ -155,7 +155,7 @@ def rounded(value: float) -> str:
 
 
 def short(value: float) -> str:
-    """Return a metric as text: with three decimals, or with three digits if it is a million or more."""
+    """Return a metric as text: with three decimals; from a million on with three significant digits."""
     return f"{value:.3f}" if abs(value) < 1e6 else f"{value:.3g}"
 
 

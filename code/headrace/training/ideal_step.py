@@ -16,7 +16,7 @@ SETTLING = 0.25
 """Unmeasured steps to make first, as a share of the steps to measure. The first tens of short steps are slower. Long
 steps need none, so the two steps that set the number count too: a job pays for each."""
 _ERROR_OF_MEDIAN = 1.2533 / 1.349
-"""Standard error of a median (1.2533 σ ÷ √n) ÷ (interquartile range (1.349 σ) ÷ √n), for normal values."""
+"""For normal values, a median has the standard error 1.2533 σ ÷ √n, and the interquartile range is 1.349 σ."""
 
 
 @dataclass(frozen=True)

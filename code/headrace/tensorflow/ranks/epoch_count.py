@@ -11,7 +11,7 @@ from headrace.events import WAITS_FOR_ENDS, say
 Numbers = tuple[int, int, int, int]
 """A message of four numbers. To rank 0: stream, epoch, batches, flag. From rank 0: stream, epoch, limit, flags."""
 SAY_AFTER_S = 15.0
-"""If a rank has ended an epoch and no news of it comes for this many seconds, rank 0 reports the unfinished ranks."""
+"""Once a rank has ended an epoch: seconds without a message about it after which rank 0 names the other ranks."""
 FIRST_PATIENCE_S = 5.0
 """Seconds that a rank with two batches waits for ranks that have none yet, so that each rank gets a batch of a short
 stream. Then it goes on, since it may be the only rank that reads the stream."""

@@ -174,7 +174,7 @@ def _whole(node: Node) -> tf.Tensor:
 
 
 def _in_order(node: Node, shuffled: Node) -> tf.Tensor:
-    """Apply the shuffle `node`, with its buffer and seeds, to the listing `shuffled`. Each pass has the same order."""
+    """Shuffle the dataset `shuffled` with the buffer size and seeds of `node`, in the same order in each pass."""
     numbers = {name: int(node.value(name)) for name in ("buffer_size", "seed", "seed2")}
     return raw.ShuffleDataset(
         input_dataset=_whole(shuffled), reshuffle_each_iteration=False, **numbers, **_types(shuffled)

@@ -186,7 +186,7 @@ def _replaced(sources: list[Source]) -> dict[Node, Shuffle]:
 def _in_order(
     graph: DatasetGraph, sources: list[Source], shuffles: Mapping[Node, Shuffle], order: int, share: Share | None
 ) -> tf.data.Dataset:
-    """Return a dataset that reads the sources in blocks. The order with number `order` replaces the given shuffles."""
+    """Return a dataset that reads the sources in blocks of elements, with order number `order` in place of shuffles."""
     new: dict[Node, tf.data.Dataset] = {}
     for source in sources:
         blocks = tf.data.Dataset.range(share.pieces() if share else source.blocks)
