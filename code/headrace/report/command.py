@@ -44,7 +44,8 @@ def main(argv: Sequence[str], find: Find = lambda run, _: run) -> int:
         if free := next((kind.name for kind in kinds if kind and kind.usd_per_hour is None), None):
             print(f"{summary['job_name']} has no price: the table has none for {free}; give --price {free}=USD")
         elif stands_for and not cost:
-            print(f"{summary['job_name']} has no price: a host's type is unknown; give --as for each simulated group")
+            remedy = "--as for each group" if summary.get("simulated") else "a table with it by --prices"
+            print(f"{summary['job_name']} has no price: a host's type is unknown; give {remedy}")
     print(f"report: {path}")
     return 0
 
