@@ -60,16 +60,17 @@ def slow_down(job, host, delay_s, loss):
     return link
 
 
-def cut_off(job, host, seconds):
-    """Take the host's network interface down for some seconds, from inside its namespace."""
+def cut_off(job, host, seconds=None):
+    """Take the host's network interface down, for some seconds or for ever, from inside its namespace."""
     code = f"""
 import time
 from pyroute2 import IPRoute
 network = IPRoute()
 link = network.link_lookup(ifname="eth0")[0]
 network.link("set", index=link, state="down")
-time.sleep({seconds})
-network.link("set", index=link, state="up")
+if {seconds}:
+    time.sleep({seconds})
+    network.link("set", index=link, state="up")
 """
     pid = process_of(job.folder.name, host, LAUNCHER).pid
     in_namespace_of(pid, sys.executable, "-c", code)

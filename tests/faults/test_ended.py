@@ -11,10 +11,10 @@ from tests.faults.breakage import (
     MPIRUN,
     RANK,
     WORKER,
+    cut_off,
     in_namespace_of,
     kill,
     kill_host,
-    set_link,
 )
 from tests.support import finish, process_of, wait_for
 
@@ -65,7 +65,7 @@ def test_a_dead_dispatcher_host_fails_the_job_and_is_named(toy_victim):
 
 def test_a_host_cut_off_for_good_ends_the_job_on_both_sides(toy_victim):
     job = toy_victim(LONG)
-    set_link(job, "algo-1", "down")
+    cut_off(job, "algo-1")
     run = finish(job.process, job.folder)
     assert_failed_everywhere(run)
     assert run.summary["root_cause"]["host"] == "algo-1"
