@@ -22,7 +22,7 @@ import psutil
 from headrace.events import Event, parse_event
 
 ROOT = Path(__file__).parents[1]
-JOB_TIMEOUT_S = 600
+JOB_TIMEOUT_S = 1200
 """Seconds after which a job counts as hung. A small job takes half a minute; ten at once on two processors, minutes."""
 WAIT_S = 180.0
 """Seconds that a test waits for an event: a start, a log line or a file."""
