@@ -31,6 +31,6 @@ if MPI.COMM_WORLD.rank == 1:
 held = []
 while True:
     MPI.COMM_WORLD.Barrier()
-    time.sleep(0.5)  # the launcher reads the ranks' memory once a second
+    time.sleep(0.5)  # the launcher looks for new processes every 5 s; the limit comes after 8 s
     if MPI.COMM_WORLD.rank == 1:
         held.append(np.ones(8 << 20))

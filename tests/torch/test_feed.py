@@ -23,9 +23,9 @@ LEAVES_AN_ITERATION_OPEN = """
 import atexit, sys, threading, time, traceback
 def receiving():
     stacks = [traceback.extract_stack(frame) for frame in sys._current_frames().values()]
-    def is_of_torch(call):
+    def is_in_receive(call):
         return call.name == "receive" and call.filename.endswith("feed/client.py")
-    return sum(any(map(is_of_torch, stack)) for stack in stacks)
+    return sum(any(map(is_in_receive, stack)) for stack in stacks)
 atexit.register(lambda: print("receiving at the end:", receiving()))
 import headrace.torch
 from tests.torch.draws import Draws

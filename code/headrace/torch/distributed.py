@@ -1,7 +1,7 @@
 """Tell this process's rank and device, and connect the ranks by torch.distributed.
 
-`init` starts a thread that reports to the launcher when this rank waits in a collective, where gloo and NCCL print
-nothing. From the reports of all ranks, the launcher finds the rank at fault: the one that does not wait.
+`init` starts a thread that reports to the launcher when this rank waits long in a collective, and when it goes on: gloo
+and NCCL print nothing. From the reports of all ranks, the launcher finds the rank at fault: the one that does not wait.
 """
 
 from __future__ import annotations
