@@ -1,4 +1,4 @@
-"""Several steps in one call into TensorFlow; headrace still measures single steps."""
+"""Make several training steps in one call into TensorFlow. headrace still reports the time of one step."""
 
 import headrace.tensorflow.horovod_keras as hvd
 import keras

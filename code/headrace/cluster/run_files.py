@@ -26,7 +26,7 @@ STOP_REQUEST = "stop"
 ARRAYS_FOLDER = "arrays"
 """The folder of array files that workers read. It lies in the work folder, which is also the ranks' TMPDIR."""
 WORK_DIR_VARIABLE = "HEADRACE_WORK_DIR"
-"""Environment variable with the folder for a host's temporary files. Without it, they are below the base folder."""
+"""Environment variable with the folder for a host's temporary files. If unset, the files go below the base folder."""
 REPORT, PLOTS = "report.html", "plots"
 """The output of `headrace report`, in the run's folder."""
 RESULTS = (SUMMARY, METRICS, TENSORBOARD, PREFLIGHT_REPORT)

@@ -1,4 +1,4 @@
-"""An S3 folder in which hosts keep files that they build, for later jobs. If a download fails, hosts build again."""
+"""An S3 folder of files that hosts have built, for later jobs. If a download fails, the host builds the file itself."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from headrace.errors import SetupError
 from headrace.job.settings import WHEELS_VARIABLE
 
 LIBRARY_FOLDER = "headrace_transfer"
-"""Folder of the transfer library, beside the `tensorflow` package. The file's name has the versions it is built for."""
+"""Folder of the data transfer library, beside `tensorflow`. The library's name has TensorFlow's and libc's versions."""
 LIBRARY_KEY = "transfer"
-"""The folder of the transfer library in the store."""
+"""Subfolder of the S3 folder for the built data transfer library."""
 CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 60
 ATTEMPTS = 2

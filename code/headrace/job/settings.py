@@ -1,7 +1,7 @@
 """The launcher's settings on a host, read once at the start from hyperparameters and environment variables.
 
-After that, the launcher uses only the frozen `Settings`. Ranks and servers get what they need from environment
-variables: those of `TrainerContext`, and those that are named here.
+After that, the launcher uses only the frozen `Settings`. Ranks and servers get their values from environment variables.
+`TrainerContext` reads some of these; this module names the others.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ JOB_NAME_VARIABLES = ("TRAINING_JOB_NAME", "SM_TRAINING_JOB_NAME")
 def _setting(
     default: Any, text: str, at_least: float | None = None, at_most: float | None = None, choices: Sequence[str] = ()
 ) -> Any:
-    """Return a field for a hyperparameter, with description and range. Names that end in `_s` take seconds above 0."""
+    """Return a field with a hyperparameter's description and range. A hyperparameter `…_s` takes seconds above 0."""
     return field(default=default, metadata={"text": text, "at_least": at_least, "at_most": at_most, "choices": choices})
 
 
@@ -64,7 +64,7 @@ def _check(
     if choices and value not in choices:
         raise InputError(f"{name} is {value!r}; expected one of {', '.join(filter(None, choices))} ({text})")
     if name.endswith("_s") and not 0 < value <= MOST_SECONDS:
-        raise InputError(f"{name} is {value}; expected seconds above 0 (1e9 switches it off)")
+        raise InputError(f"{name} is {value}; expected seconds above 0, up to 1e9 (1e9 switches the time limit off)")
     if at_least is not None and not at_least <= value:
         raise InputError(f"{name} is {value}; expected {at_least:g} or more ({text})")
     if at_most is not None and not value <= at_most:
@@ -106,7 +106,7 @@ class Settings:
     )
     stall_timeout_s: float = _setting(600.0, "a trainer that makes no step for this long has hung")
     max_restarts: int = _setting(
-        5, "restarts of one dispatcher or worker, in quick succession, before the job fails", at_least=0
+        5, "restarts in quick succession that one dispatcher or worker may have before the job fails", at_least=0
     )
     min_data_hosts: int = _setting(1, "the job goes on after the loss of data hosts if this many are left", at_least=0)
     metrics_port: int = _setting(
@@ -166,7 +166,7 @@ def parse_settings(argv: Sequence[str]) -> dict[str, Any]:
 
 
 def pairs(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield the pairs of `--name value` or `--name=value`. A value may begin with a dash, like a flag."""
+    """Yield `--name` and the value of each `--name value` or `--name=value`. The value itself may begin with a dash."""
     rest = iter(argv)
     for flag in rest:
         name, equals, value = flag.partition("=")

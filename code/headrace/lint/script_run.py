@@ -36,7 +36,7 @@ class Captured:
     shardings: list[str] = field(default_factory=list)
     """The `sharding` argument of each call of `data.distribute`, in the order of the calls."""
     sources: dict[int, str] = field(default_factory=dict)
-    """Script line (`file:line`) that made each dataset, by its `id`. `kept` holds the datasets, so no id is reused."""
+    """Script line (`file:line`) that made a dataset, by the dataset's `id`. The list `kept` prevents reuse of ids."""
     distributed: list[tf.data.Dataset] = field(default_factory=list)
     """Datasets that `data.distribute` returned, in the order of its calls."""
     trained: tf.data.Dataset | None = None
@@ -75,7 +75,7 @@ def run_to_training(script: Path, arguments: Sequence[str], show_traceback: bool
 
 
 class _Look:
-    """Iterator over a distributed dataset. A `for` loop or a second `next` means training: `_Reached` is raised."""
+    """Iterator over a distributed dataset. A `for` loop or a second `next` counts as training and raises `_Reached`."""
 
     def __init__(self, begin: Callable[[], Iterator[Any]], dataset: tf.data.Dataset, captured: Captured) -> None:
         self._begin, self._dataset, self._captured = begin, dataset, captured
@@ -160,7 +160,7 @@ def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _descriptor_to_stderr() -> Iterator[None]:
-    """Redirect file descriptor 1 to stderr, since libraries and child programs write to it without `sys.stdout`."""
+    """Redirect file descriptor 1 to stderr: libraries and child programs write to descriptor 1, not to `sys.stdout`."""
     kept = os.dup(1)
     os.dup2(2, 1)
     try:

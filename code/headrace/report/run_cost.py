@@ -1,4 +1,4 @@
-"""Price runs by the table of instance types. Simulated hosts have the prices of the types that they stand for."""
+"""Price runs by the table of instance types. A simulated host costs as much as the instance type given by `--as`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Price:
 
 
 def parse_stands_for(texts: Sequence[str], table: InstanceTable) -> dict[str, InstanceType]:
-    """Return instance types by group, from texts such as `[GROUP=]TYPE`. A text without a group means the dnn hosts.
+    """Return the instance type of each group's simulated hosts, from `--as [GROUP=]TYPE`. GROUP defaults to dnn_group.
 
     Raises:
         InputError: there is no such group, or the table lacks the type.
@@ -33,7 +33,7 @@ def parse_stands_for(texts: Sequence[str], table: InstanceTable) -> dict[str, In
         group, _, name = text.rpartition("=")
         group = group or DNN_GROUP
         if group not in (DATA_GROUP, DNN_GROUP):
-            raise InputError(f"--as {text!r} is not of the form [GROUP=]TYPE, with {DATA_GROUP} or {DNN_GROUP}")
+            raise InputError(f"--as {text!r} is not of the form [GROUP=]TYPE (GROUP: {DATA_GROUP} or {DNN_GROUP})")
         kind = table.get(name)
         if kind is None:
             raise InputError(f"--as {text}: the table of instance types lacks {name!r}; add it with --prices")
@@ -44,7 +44,7 @@ def parse_stands_for(texts: Sequence[str], table: InstanceTable) -> dict[str, In
 def host_type(
     host: Mapping[str, Any], simulated: bool, table: InstanceTable, stands_for: Mapping[str, InstanceType]
 ) -> InstanceType | None:
-    """Return a host's instance type, or the type that a simulated host stands for; None if it is not known."""
+    """Return a host's instance type; for a simulated host, the type given by `--as`. None: the type is not known."""
     group = DATA_GROUP if host["group"] == DATA_GROUP else DNN_GROUP
     return stands_for.get(group) if simulated else table.get(host["instance_type"])
 

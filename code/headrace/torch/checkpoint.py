@@ -64,7 +64,7 @@ class Checkpoint:
     def restore(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, loader: Any) -> int:
         """Load the newest checkpoint, if there is one, on every rank, and return the next epoch to train.
 
-        Rank 0 reads the files and sends them to the other ranks, so only its host needs them.
+        Rank 0 reads the files and sends them to the other ranks, so only rank 0's host needs the files.
 
         Raises:
             InputError: the checkpoint is of another model, or holds objects that are unsafe to load.

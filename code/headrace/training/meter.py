@@ -22,7 +22,7 @@ from headrace.training.signal_files import SignalFiles
 from headrace.training.step_times import Sums
 
 REPORT_INTERVAL_S = 5.0
-"""Seconds between two reports within an epoch, so that a job that ends in mid-epoch has a recent one."""
+"""Seconds between two reports within an epoch. A job that ends in mid-epoch still has a recent report."""
 _ended: list[Fit] = []
 """Trainings of this process that have ended. A later training continues their step count."""
 
@@ -105,7 +105,7 @@ class Meter:
         self._train_begin = time.perf_counter()
 
     def progress(self) -> None:
-        """Show progress other than a step, for example in an evaluation."""
+        """Show the launcher that this rank makes progress, although it makes no training step, as in an evaluation."""
         self._signals.progress()
 
     def steps(
@@ -124,7 +124,7 @@ class Meter:
             took_s: seconds of all these steps together.
             waited_s: the part of `took_s` spent waiting for batches; None: not known.
             waited_cpu_s: CPU seconds of this process in `waited_s`; None if the process does other work meanwhile.
-            between_s: the part of `took_s` in the script's callbacks before the step, which do not wait for data.
+            between_s: the part of `took_s` in the script's callbacks before the step. Callbacks do not wait for data.
             copied_s: the part of `waited_s` spent waiting for the copy to the GPU; None: not known.
         """
         self._fit.times.made(Sums(made, took_s, waited_s, between_s, copied_s))

@@ -108,7 +108,7 @@ class StepTimes:
         return min(ideal_ms, _median_ms([step_s for step_s, _ in self._last])) if self._last else ideal_ms
 
     def mean_ideal_ms(self, of: Sums) -> float:
-        """Return the mean milliseconds of a step that waits for nothing, including rare, slow callbacks.
+        """Return the mean milliseconds of a step without waiting. The time of rare, slow callbacks is included.
 
         The result is the callbacks' mean time, plus the shorter of two times without callbacks: the measured ideal
         step, and the latest steps' median. If no ideal step was measured, return the step time less the waiting.

@@ -1,4 +1,4 @@
-"""The leader's knowledge of the other hosts: their latest statuses, when they last answered, which are lost."""
+"""What the leader knows of the other hosts: their latest statuses, the times of their last answers, the lost hosts."""
 
 from __future__ import annotations
 

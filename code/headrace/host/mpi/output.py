@@ -66,7 +66,7 @@ class RankLog:
         self._tails: dict[str, collections.deque[str]] = {}
         self._first_failure: RootCause | None = None
         self._lost_peer = False
-        """Whether the first failure is a broken connection to another rank, whose end may be reported later."""
+        """True if the first failure is a lost connection to another rank. That rank's own end may be reported later."""
         self._missing_ranks: dict[int, str] = {}
         """Ranks that others wait for, each with the first collective in which the others wait."""
         self._waiting_ranks: dict[int, str] = {}

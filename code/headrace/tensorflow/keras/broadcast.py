@@ -38,7 +38,7 @@ def is_built(model: keras.Model) -> bool:
 
 @contextlib.contextmanager
 def called_built(model: keras.Model) -> Iterator[None]:
-    """Set `built` of a model with weights while Keras saves or loads it. Keras never sets it if `call` is missing."""
+    """Mark a model that has its weights as `built` while Keras saves or loads it. Without `call`, Keras never does."""
     was = model.built
     model.built = was or is_built(model)
     try:
@@ -125,7 +125,7 @@ class Beginning(keras.callbacks.Callback):
 
 
 class BroadcastGlobalVariablesCallback(Beginning):
-    """Starts all ranks from the state of `root_rank`: before the first step, or after it if that makes the weights."""
+    """Starts all ranks from `root_rank`'s state before the first step, or after it if that step makes the weights."""
 
     def set_model(self, model: keras.Model) -> None:
         super().set_model(model)

@@ -1,11 +1,11 @@
 """End a stream of batches on all ranks after the same number of batches.
 
 A rank that made one step more than another would wait in an allreduce forever. If the number of batches is known,
-`with_steps` gives all ranks the same number without messages. If it is unknown, as after a filter or for records of
-files, each rank tells rank 0 its number of batches so far, and rank 0 tells all ranks where to end (`epoch_count.py`,
-`messages.py`). With `pad`, a rank holds back its second batch, for `FIRST_PATIENCE_S` at most, until every rank has one
-batch. Else a fast rank could take all batches of a short stream. A rank with no batch left waits for the others. All
-waiting is in TensorFlow operations. No stream calls Python, since Python could not exit during such a call.
+`with_steps` gives all ranks the same number without messages. The number is unknown after a filter, or for records of
+files. Then each rank tells rank 0 how many batches it has had, and rank 0 tells all ranks where to end
+(`epoch_count.py`, `messages.py`). With `uneven="pad"`, a rank with no batch left waits for the others. Each rank delays
+its second batch until all ranks have a batch, for at most `FIRST_PATIENCE_S`. Else a fast rank could take a whole short
+stream. All waiting is in TensorFlow operations. No stream calls Python, since Python could not exit during such a call.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _STREAMS = 1 << 32
 
 
 def with_steps(stream: tf.data.Dataset, steps: int, own: int = 0) -> tf.data.Dataset:
-    """Return a dataset of `steps` batches, of known size. If the stream has fewer, its last batch is repeated.
+    """Return the stream's first `steps` batches as a dataset of known size. If it has fewer, the last one is repeated.
 
     Args:
-        own: the stream's exact number of batches; 0: unknown. If known, the whole stream is read, to fill a `cache`.
+        own: the stream's exact number of batches; 0: unknown. If known, all batches are read, to fill any `cache`.
     """
     if own >= steps:
         first = stream.enumerate().filter(lambda at, _: at < steps).map(lambda _, batch: batch)
@@ -92,7 +92,7 @@ class _Rank:
         with tf.device("CPU:0"):
             self.outbox = tf.queue.FIFOQueue(-1, [tf.int64], [[4]])
             self.known = tf.lookup.experimental.MutableHashTable(tf.int64, tf.int64, [0, 0])
-            """For each stream and epoch, the limit (a number of batches) and the flags that rank 0 sent to all."""
+            """For each stream and epoch, the limit (in batches) and flags (`ALL_ENDED`, …) that rank 0 sent."""
             self.alone = tf.Variable(False, trainable=False)
             """True once rank 0's script has ended: no rank gets messages any more."""
         self._streams: list[_Stream] = []
@@ -163,7 +163,7 @@ class _Stream:
         self._news.close(cancel_pending_enqueues=True)
 
     def epochs(self) -> tf.data.Dataset:
-        """Return a dataset with a new epoch's number. Deleting its iterator tells rank 0 that this epoch has ended."""
+        """Return a dataset that yields a new epoch's number. Deleting its iterator tells rank 0 of the epoch's end."""
 
         @tf.function(input_signature=[])
         def begin() -> tf.Tensor:

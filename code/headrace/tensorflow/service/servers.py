@@ -29,14 +29,14 @@ def main(argv: Sequence[str]) -> int:
     roles = parser.add_subparsers(dest="role", required=True, metavar="{dispatcher,worker}")
     dispatcher = roles.add_parser("dispatcher", help="hands datasets out to the workers")
     dispatcher.add_argument("--port", type=int, required=True)
-    dispatcher.add_argument("--work_dir", type=Path, required=True, help="folder of the journal that a restart reads")
+    dispatcher.add_argument("--work_dir", type=Path, required=True, help="folder of the journal, read after a restart")
     worker = roles.add_parser("worker", help="makes batches and sends them to the trainers")
     worker.add_argument("--port", type=int, required=True)
     worker.add_argument(
         "--address", type=_host_and_port, required=True, help="HOST:PORT under which trainers reach this worker"
     )
     worker.add_argument(
-        "--transfer_address", type=_host_and_port, default="", help="HOST:PORT for batches by headrace's own protocol"
+        "--transfer_address", type=_host_and_port, default="", help="HOST:PORT to serve batches by headrace's protocol"
     )
     worker.add_argument("--protocol_file", type=Path, help="file in which the launcher names the job's protocol")
     worker.add_argument("--dispatcher", type=_host_and_port, required=True, help="HOST:PORT of the dispatcher")

@@ -82,7 +82,7 @@ class Node:
         return tuple(tf.TensorSpec(tf.TensorShape(shape), tf.as_dtype(dtype)) for dtype, shape in pairs)
 
     def subtree(self, ends: Collection[Node] = ()) -> Iterator[Node]:
-        """Yield this node and all that it reads, each before its inputs. Leave out what the nodes in `ends` read."""
+        """Yield this node and its direct and indirect inputs in preorder. Do not go past the nodes in `ends`."""
         yield self
         for each in self.inputs if self not in ends else ():
             yield from each.subtree(ends)
@@ -186,10 +186,10 @@ class DatasetGraph:
         for_size: bool = False,
         ordered: bool = False,
     ) -> tf.data.Dataset:
-        """Return the dataset that ends with this transformation, as flat tuples; see `spliced` and `build`.
+        """Return the dataset that ends with `node`, as flat tuples. `new` is as in `spliced`, `ordered` as in `build`.
 
         With `for_size`, large constants are replaced by zeros, to avoid copies. Only the result's size is then valid.
-        Without `for_size`, a finite assert_cardinality is left out, since a part of the dataset has fewer elements.
+        Otherwise, each finite assert_cardinality is left out: a part of the dataset has fewer elements than it asserts.
         """
         return tf.data.experimental.from_variant(self._made(node, new or {}, for_size, ordered), node.specs)
 
@@ -211,7 +211,7 @@ class DatasetGraph:
     def build(
         self, node: Node, new: Mapping[str, tf.Tensor], for_size: bool = False, ordered: bool = False
     ) -> tf.Tensor:
-        """Add a transformation, and only what it reads, to the graph that is being built; return its variant tensor.
+        """Copy `node`, and the operations it depends on, into the graph being built. Return the node's variant tensor.
 
         Args:
             new: variant tensors of other datasets, by the edges that they replace.

@@ -154,7 +154,7 @@ def log_skipped(skipped: Sequence[tuple[Any, str]], before: int) -> int:
 
 
 def plain_index(index: Any, depth: int = 0) -> Index:
-    """Return the index with Python's numbers in place of NumPy's and torch's. Raises `TypeError` for other types."""
+    """Return the index, with NumPy's and torch's numbers as Python's. Other types raise TypeError or AttributeError."""
     if isinstance(index, np.generic):
         index = index.item()
     if isinstance(index, (str, bool)) or (isinstance(index, float) and depth):
@@ -166,7 +166,7 @@ def plain_index(index: Any, depth: int = 0) -> Index:
 
 
 def describe(error: Exception, what: str) -> str:
-    """Return one line that says what raised the error, followed by the traceback."""
+    """Return a text whose first line says what raised the error. The traceback follows."""
     trace = "".join(traceback.format_exception(*sys.exc_info()))
     return f"{what} raised {type(error).__name__}: {error}\n{trace}"
 
