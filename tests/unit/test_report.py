@@ -123,7 +123,7 @@ def test_runs_are_priced_by_the_table_and_simulated_ones_only_as_what_they_stand
         report([str(simulated), "--as", "gpus=ml.p4d.24xlarge"])
     own = write_run(tmp_path / "own", hosts={"n1": {**hosts["algo-1"], "instance_type": "a100"}})
     assert report([str(own), "--as", "ml.g5.xlarge"]) == 0
-    assert "own has no price: a host's type is unknown; give a table with it by --prices" in capsys.readouterr().out
+    assert "own has no price: a host's type is unknown; give a --prices table with its type" in capsys.readouterr().out
 
 
 def test_two_runs_of_one_name_keep_their_own_pictures(tmp_path, capsys):

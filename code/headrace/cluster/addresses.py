@@ -79,4 +79,4 @@ def free_ports(count: int) -> list[int]:
             found.append(port)
         if len(found) == count:
             return found
-    raise SetupError(f"fewer than {count} ports from {_PASSING[0]} to {_PASSING[-1]} are free; end other programs")
+    raise SetupError(f"fewer than {count} ports in {_PASSING[0]}-{_PASSING[-1]} are free; end programs that use ports")

@@ -94,7 +94,7 @@ class InstanceTable:
 
 
 def read_instances(own: Path | None = None) -> InstanceTable:
-    """Read the built-in table. Rows of the user's file `own`, which has the same columns, replace its rows.
+    """Read the built-in table. A row of the user's file `own` (same columns) replaces the row of its type, or is added.
 
     Raises:
         InputError: the file cannot be read, or a row of it is wrong.

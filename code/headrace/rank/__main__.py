@@ -106,7 +106,7 @@ def _script_is_over() -> None:
 
 
 def _leave() -> None:
-    """Leave MPI, in the last exit handler. If MPI hangs here, nothing is lost: the launcher has a time limit for it."""
+    """Leave MPI, in the last exit handler. If MPI hangs, nothing is lost: the launcher ends it after a time limit."""
     end_children()
     for framework in FRAMEWORKS.values():
         framework.before_leaving()

@@ -44,7 +44,7 @@ def main(argv: Sequence[str], find: Find = lambda run, _: run) -> int:
         if free := next((kind.name for kind in kinds if kind and kind.usd_per_hour is None), None):
             print(f"{summary['job_name']} has no price: the table has none for {free}; give --price {free}=USD")
         elif stands_for and not cost:
-            remedy = "--as for each group" if summary.get("simulated") else "a table with it by --prices"
+            remedy = "--as for each group" if summary.get("simulated") else "a --prices table with its type"
             print(f"{summary['job_name']} has no price: a host's type is unknown; give {remedy}")
     print(f"report: {path}")
     return 0
@@ -124,7 +124,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="headrace report", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN",
                         help="a run's folder, or the name of a SageMaker job; ratios are to the first run")  # fmt: skip
-    parser.add_argument("--region", metavar="NAME", help="region of jobs on SageMaker that are given by name")
+    parser.add_argument("--region", metavar="NAME", help="region of the SageMaker jobs that are given by name")
     parser.add_argument(
         "--output", type=Path, metavar="DIR", help="folder for page and plots (default: the last run's)"
     )

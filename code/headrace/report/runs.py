@@ -46,7 +46,7 @@ LIKE: dict[str, Any] = {
         **dict.fromkeys(("batches", "batches_per_s", "bytes_per_s", "processors"), (None, 0.0)),
     }},
 }  # fmt: skip
-"""An example of a summary, with a value of the right type everywhere. `(None, value)`: the value may be missing."""
+"""An example of a summary: every value has the right type. In a pair `(None, value)`, the value may be missing."""
 _MOVES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -150,7 +150,7 @@ def accuracy(summary: Mapping[str, Any]) -> float | None:
 
 
 def rounded(value: float) -> str:
-    """Return a time or a rate as text: a whole number, or three digits if it is below 10."""
+    """Return a time or a rate as text: a whole number, or three significant digits if it is below 10."""
     return f"{value:.0f}" if value >= 10 else f"{value:.3g}"
 
 
@@ -178,7 +178,7 @@ def describe_run(summary: Mapping[str, Any], folder: Path, trains: bool = True) 
         lines.append(f"  first step   after {summary['time_to_first_step_s']:.1f} s")
     elif trains and not cause:
         lines.append(
-            "  steps        none was measured: did the script train, with "
+            "  steps        none was measured: did the script train with "
             f"{' or '.join(each.measured_by for each in FRAMEWORKS.values())}?"
         )
     if wrong := [name for name, value in summary.get("final_metrics", {}).items() if value is None]:

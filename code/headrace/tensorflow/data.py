@@ -1,4 +1,4 @@
-"""What a training script calls for its data. With `distribute`, the data service makes a dataset's batches.
+"""The functions for a training script's data. With `distribute`, the data service makes a dataset's batches.
 
 The recommended order of a pipeline: shuffle → repeat → map → batch → distribute → cast on the trainer → prefetch.
 """

@@ -14,9 +14,9 @@ BUDGET_OF_SHORT_STEPS_S = 0.4
 """Seconds to spend on steps of under 10 ms, for at most `MOST_STEPS`. Less would show only one moment's speed."""
 SETTLING = 0.25
 """Unmeasured steps to make first, as a share of the steps to measure. The first tens of short steps are slower. Long
-steps need none, so the two steps that set the number count too: a job pays for each."""
+steps need none. To save time, the measurement then includes the two steps that were timed to choose the number."""
 _ERROR_OF_MEDIAN = 1.2533 / 1.349
-"""For normal values, a median has the standard error 1.2533 σ ÷ √n, and the interquartile range is 1.349 σ."""
+"""For normally distributed values, the median's standard error is 1.2533 σ ÷ √n, the interquartile range 1.349 σ."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ class FileKeeper:
         self._folder = folder
 
     def has(self, body: Body) -> Body:
-        """Return whether a file is here already, complete."""
+        """Return whether this host has a complete copy of the file already."""
         path = Path(str(body.get("path")))
         return {"has": path.is_file() and path.stat().st_size == body.get("bytes")}
 

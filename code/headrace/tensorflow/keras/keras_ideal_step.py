@@ -109,7 +109,7 @@ def _build_metrics(model: keras.Model, batch: Any) -> None:
 def _variables(model: keras.Model, iterator: Any) -> list[tf.Variable]:
     """Return all variables that a step may write: those of the model, its optimizer and the script's own train_step.
 
-    A `train_step` may have more optimizers, or an average of weights. Tracing finds these without running the step.
+    Tracing finds variables that only `train_step` uses (a second optimizer's, averaged weights) without running it.
     """
     parts = [cell.cell_contents for cell in getattr(model.train_function, "__closure__", None) or ()]
     traced = [part.get_concrete_function(iterator) for part in parts if hasattr(part, "get_concrete_function")]

@@ -1,4 +1,4 @@
-"""Callbacks that follow the steps of `fit` without making any of them wait."""
+"""The base class of callbacks that follow the steps of `fit` without delaying a step."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ class StepCallback(keras.callbacks.Callback):
         self._ends.append((batch + 1, time.perf_counter()))
 
     def ended(self) -> tuple[int, float]:
-        """Return how many steps of this epoch have ended, as far as is known, and when the last of them ended.
+        """Return how many steps of this epoch are known to have ended, and when the last of them ended.
 
-        At the epoch's end all are known. For an epoch of 12 steps with `steps_per_execution=8`, Keras reports two
-        executions of 8 steps, so 16, although the second one gets only 4 batches. This method returns 12.
+        At the epoch's end, all of its steps are known. With `steps_per_execution=8`, Keras reports an epoch of 12 steps
+        as two executions of 8 steps, although the second one gets only 4 batches. This method then returns 12, not 16.
         """
         while self._ends:
             self._latest = max(self._latest, self._ends.popleft())

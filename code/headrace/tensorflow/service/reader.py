@@ -21,7 +21,7 @@ from headrace.tensorflow.service import transfer
 REQUESTS = 8
 """Batches that a rank requests ahead; TensorFlow's autotuning, which is off here, settles on this number."""
 FEW_REQUESTS = 2
-"""Batches that a rank requests ahead from a finite shared stream. With more, it could take most of a short stream."""
+"""Batches to request ahead from a finite shared stream. With more, one rank could take most of a short stream."""
 ASK_FOR_END_EVERY_MS = 100
 """Milliseconds after which a rank asks the dispatcher again whether a finite pass is over. TensorFlow's 1,000 would
 make each pass a second longer. Endless streams keep 1,000, so that the dispatcher gets only a tenth of the requests."""

@@ -1,6 +1,6 @@
-"""Find the byte offsets of a `TFRecordDataset`'s records once, so that reading may begin at any record.
+"""Find the byte offsets of a `TFRecordDataset`'s records once, so that reading can begin at any record.
 
-A block is a range of a dataset's elements. Without the offsets, each block would read the files from their start.
+A block is a range of a dataset's elements. Without the offsets, reading any block would begin at the files' start.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CHECKSUM_BYTES = 4
 MOST_PLACES = 100_000
 """The most records of a dataset whose places are kept in memory and sent to each worker."""
 BUFFERS = 8
-"""Number of parts in which a block is read. Only the last part may reach beyond the block's end."""
+"""Number of buffers into which a block is read. Only the last may reach beyond the block, so little is read in vain."""
 LEAST_BUFFER, MOST_BUFFER = 4 << 10, 256 << 10
 _READERS = re.compile("(TFRecord|TextLine|CSV|FixedLengthRecord)Dataset")
 _ONLY_READS = {"Const", "Identity", "NoOp", "TFRecordDataset"}
@@ -87,7 +87,7 @@ def bytes_read(listing: Node) -> int:
 
 
 def records_from(records: Records, first: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return a dataset (variant tensor) that begins at or before record `first`, and how many records to skip to it.
+    """Return a dataset (variant tensor) from record `first` or earlier, and how many of its records precede `first`.
 
     Args:
         count: number of records that the caller wants, from `first` on.

@@ -49,7 +49,7 @@ SEQUENCES = (list, tuple, set, frozenset, torch.Size)
 MAPPINGS = (dict, UserDict)
 """Base classes of mappings that can be sent, such as OrderedDict and Hugging Face's BatchEncoding."""
 DEFAULTS = {each.__name__: each for each in (list, dict, set, int, float, str, bool, tuple)}
-"""Factories of a defaultdict, by name, that can be sent. With another factory it is sent as a dict."""
+"""Default factories that can be sent, by name. A defaultdict with another factory is sent as a dict."""
 _UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RuntimeError, ArithmeticError, SyntaxError)
 Buffers = list[memoryview]
 Build = Callable[[], Any]
@@ -61,10 +61,10 @@ class Malformed(InputError):
 
 
 class Decoder:
-    """Decodes a batch. Fill `buffers` with the payload, call `batch`. `state` is the dataset's state after the batch.
+    """Decodes a batch. Fill `buffers`, then call `batch`. `state` is the dataset's state after the batch.
 
     Args:
-        payload_bytes: size of the payload, which follows the header.
+        payload_bytes: size of the payload, which follows the header. It is to be received into `buffers`.
         pin_memory: whether to allocate the batch's tensors in pinned memory.
 
     Raises:

@@ -62,7 +62,7 @@ class ShardRequest:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> ShardRequest:
-        """Read a request from a message. Raises `InputError` if it is not one."""
+        """Read a request from a message. Raises `InputError` if the message is not a valid request."""
         names = ("seed", "epoch", "shard", "shards", "number", "batch_size", "begins_at")
         numbers = {name: record.get(name) for name in names}
         drop_last = record.get("drop_last")

@@ -21,7 +21,7 @@ from headrace.errors import DeadlineError, InputError
 
 FIRST_POLL_S, LONGEST_POLL_S = 0.0005, 0.02
 LAST_STEP_S = 10.0
-"""Seconds that rank 0 waits at most until all ranks know that the stream has ended. The store ends with rank 0."""
+"""Most seconds that rank 0, which hosts the store, waits until all ranks have read there that the stream has ended."""
 STATES_KEPT = 8
 """How many of a shard's latest states are published. Rank 0, which saves checkpoints, may be a few steps behind."""
 _ENDED = 1 << 24
@@ -139,7 +139,7 @@ class StreamEnd:
         return next((state for number, state in states if number == batches), None)
 
     def lengths(self) -> Mapping[int, int]:
-        """Return the number of batches of each shard that has ended, on any rank."""
+        """Return the number of batches of each shard that has ended, including other ranks' shards."""
         found = dict(self._own)
         for rank in range(self._world):
             key = f"{self._name}/ends/{rank}"
@@ -175,7 +175,7 @@ class StreamEnd:
         return self._said % _ENDED + self._said // _ENDED >= self._world
 
     def leave(self) -> None:
-        """Publish that this rank has seen the stream's end. On rank 0, wait for all: the store ends with rank 0."""
+        """Publish that this rank has seen the stream's end. Rank 0 hosts the store, so it waits for the other ranks."""
         key = f"{self._name}/left"
         self._store.add(key, 1)
         if self._rank == 0:
