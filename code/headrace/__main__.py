@@ -23,7 +23,7 @@ COMMANDS = {
         "runs": ("headrace.cli.finished_runs:list_runs", "list the runs in runs/"),
         "report": ("headrace.cli.finished_runs:report", "report on finished runs: a table, plots, one HTML page"),
         "compare": ("headrace.report.compare", "put finished runs beside each other"),
-        "plan": ("headrace.cli.finished_runs:plan_from", "advise what to rent and where to make batches, from one run"),
+        "plan": ("headrace.cli.finished_runs:plan_from", "from one run, advise what to rent and where to make batches"),
         "dashboard": ("headrace.backends.sagemaker.dashboard", "print or create a job's CloudWatch dashboard"),
     },
     "look for mistakes": {
@@ -31,7 +31,7 @@ COMMANDS = {
         "image": ("headrace.tensorflow.check_image", "check that TensorFlow, Keras, Horovod and MPI here agree"),
     },
 }
-"""Commands by purpose. Each has a module, whose `main` (or function after `:`) runs it, and a description."""
+"""Commands by purpose, each with a module and a description. `main`, or the function after `:`, runs the command."""
 DEPRECATED = {"start": "headrace.cli.start:start"}
 PLACES = DEPRECATED | {name: place for group in COMMANDS.values() for name, (place, _) in group.items()}
 """Modules by command, imported only when the command is called."""

@@ -12,7 +12,7 @@ from headrace.cluster.topology import DATA_GROUP, DNN_GROUP, HOMOGENEOUS_GROUP, 
 from headrace.errors import TopologyError
 
 FRAMEWORK_PARAMETERS = "SM_FRAMEWORK_PARAMS"
-"""Environment variable with the hyperparameters of SageMaker's toolkit, `sagemaker_…`, as JSON."""
+"""Environment variable that holds, as JSON, the hyperparameters `sagemaker_…` of SageMaker's toolkit."""
 
 
 def read_topology(base_dir: Path, environ: Mapping[str, str]) -> Topology:

@@ -1,6 +1,6 @@
 """The topology of a job: hosts, instance groups, roles, the dispatcher's host and the leader.
 
-Each host computes the topology by itself, and all get the same one (`headrace.cluster.sagemaker`).
+Each host computes the topology by itself with `headrace.cluster.sagemaker`, and all hosts get the same result.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Describe a failed job's root cause, a signal or an error, and write it to files."""
+"""Describe a failed job's root cause, which is a signal or an error, and write the description to files."""
 
 from __future__ import annotations
 

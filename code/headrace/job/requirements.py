@@ -14,11 +14,11 @@ from headrace.errors import InputError
 from headrace.job.bundled import CONSTRAINTS, PACKAGE, REQUIREMENTS
 
 NOT_FOR_HOSTS = "# Hosts are not told of the rest"
-"""A line of code/constraints.txt. Hosts do not get the versions below it, so users may choose others there."""
+"""Start of a line in code/constraints.txt. Hosts get only the lines above it. Users may choose all other versions."""
 
 
 def host_constraints(own: Path) -> str:
-    """Return the lines for hosts from constraints.txt in headrace's folder, `own`; empty if there is no such file."""
+    """Return the part of constraints.txt that hosts get; empty if headrace's folder, `own`, has no such file."""
     file = own / CONSTRAINTS
     return file.read_text(encoding="utf-8").partition(NOT_FOR_HOSTS)[0] if file.is_file() else ""
 

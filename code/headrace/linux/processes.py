@@ -52,10 +52,10 @@ def is_stopped(pid: int) -> bool:
 def wait_for_threads(named: str, limit_s: float) -> None:
     """Wait until all threads whose names begin with `named` are asleep at two checks in a row.
 
-    One check is not enough: a thread that waits for Python's global lock sleeps too, and gets it between the checks.
+    One check is not enough: a thread that waits for Python's global lock also sleeps, but runs before the next check.
 
     Args:
-        named: beginning of the names of threads of this process.
+        named: how the threads' names begin. Only threads of this process count.
         limit_s: longest time to wait, in seconds.
     """
     deadline, calm = time.monotonic() + limit_s, 0

@@ -15,7 +15,7 @@ GONE = (OSError, ValueError)
 
 
 def print_every_character(encoding: str | None = None) -> None:
-    """Make stdout and stderr print a character that the encoding lacks as an escape sequence, instead of raising.
+    """Make stdout and stderr print an escape sequence for a character that the encoding lacks, instead of raising.
 
     Args:
         encoding: encoding of all further output; None: the current one.

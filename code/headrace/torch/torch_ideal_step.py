@@ -17,7 +17,7 @@ from headrace.torch.fetch.rng import GLOBAL, kept
 from headrace.training.ideal_step import SETTLING, IdealStep, steps_to_measure
 
 WARM_UP_STEPS = 2
-"""Number of warm-up steps, which choose kernels and compile."""
+"""Number of warm-up steps, in which PyTorch chooses kernels and compiles."""
 
 
 def measure_ideal_step(
@@ -25,7 +25,7 @@ def measure_ideal_step(
 ) -> tuple[IdealStep, float]:
     """Return the ideal step, and the seconds to copy a batch to the GPU. All ranks must call this together.
 
-    A step lasts from the end of the previous step to its own end. The GPU records these times, so Python may run ahead.
+    A step lasts from the previous step's end to its own end. A GPU records these times, so Python need not wait for it.
     """
     device = distributed.device()
     on_device, copy_s = to_device(batch, device), _copy_s(batch, device)

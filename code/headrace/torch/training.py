@@ -30,9 +30,9 @@ class Training:
                 loss = …          # to the device, forward, backward, optimizer.step()
             training.end_epoch(loss=loss)
 
-    With DistributedDataParallel all ranks begin with rank 0's weights. A checkpoint is loaded on all of them.
-    `end_epoch` averages metrics over the ranks. `measure_ideal_step` before the loop measures the time of a step that
-    waits for nothing. Without it, the ideal step time is an estimate: the step time less the wait for batches.
+    With DistributedDataParallel all ranks begin with rank 0's weights. A checkpoint is loaded on all ranks. `end_epoch`
+    averages metrics over the ranks. Call `measure_ideal_step` before the loop to measure the time of a step that waits
+    for nothing. Without this call, the ideal step time is an estimate: the step time less the wait for batches.
 
     Args:
         model: the model to train, bare or wrapped by DistributedDataParallel or torch.compile.
@@ -149,7 +149,7 @@ class Training:
             )
 
     def _look_at(self, batch: Any) -> None:
-        """Note the bytes of a sample, and the mean batch size if the loader states none, as with a batch sampler."""
+        """Note a sample's bytes. Without a `batch_size`, as with a batch sampler, also note the mean batch size."""
         if not self._loader.batch_size:
             self._batches, self._samples = self._batches + 1, self._samples + (samples_of(batch) or 1)
             self._meter.batches_hold(self._samples / self._batches)

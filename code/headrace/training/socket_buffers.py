@@ -9,7 +9,7 @@ import struct
 from collections.abc import Sequence
 
 _MOST_PARTS = 512
-"""Most buffers in one system call; Linux allows 1,024."""
+"""Maximum number of buffers in one system call. Linux allows 1,024."""
 _SOCKET_BYTES = 4 << 20
 _WAKE_BYTES = 256 << 10
 """Bytes that must arrive before the receiver of a batch wakes, so that both ends stay busy."""
@@ -17,7 +17,7 @@ _LONGEST_SLEEP, _NO_LIMIT = struct.pack("ll", 1, 0), struct.pack("ll", 0, 0)
 NOT_READ_MS = 10_000
 """Milliseconds after which a connection ends if the other side's kernel has accepted none of the sent data."""
 _DEAD_AFTER = {"TCP_KEEPIDLE": 4, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3}
-"""Seconds of silence before the kernel probes a connection, seconds between probes, and probes that may fail."""
+"""Seconds of silence before a keepalive probe, seconds between probes, and how many failed probes end a connection."""
 
 
 def prepare(connection: socket.socket, send_timeout_s: float) -> None:

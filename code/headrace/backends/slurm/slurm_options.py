@@ -12,7 +12,7 @@ from headrace.errors import InputError
 STOP_BEFORE_END_S = 120
 """Seconds from the stop request to the time limit, as on SageMaker. For a short job, a quarter of its time limit."""
 WORDS = ("partition", "constraint", "gres", "cpus_per_task", "mem")
-"""Fields of `GroupOptions` that become sbatch options `--NAME=VALUE`; `exclusive` becomes one without a value."""
+"""Fields of `GroupOptions` that become sbatch options `--NAME=VALUE`. The field `exclusive` becomes `--exclusive`."""
 _ONE_LINE = re.compile(r"[^\s\0]+")
 _TIME = re.compile(r"\d+|\d+:\d{1,2}(:\d{1,2})?|\d+-\d{1,2}(:\d{1,2}){0,2}")
 _GPUS = re.compile(r"gpu(?::[A-Za-z][\w.-]*)?(?::(\d+))?")

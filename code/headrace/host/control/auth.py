@@ -34,7 +34,7 @@ def decode(message: bytes) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise Refused("not a JSON object")
     if record.get("v") != PROTOCOL_VERSION:
-        raise Refused(f"protocol version {str(record.get('v'))[:20]}; this host speaks {PROTOCOL_VERSION}")
+        raise Refused(f"message of protocol version {str(record.get('v'))[:20]}; this host speaks {PROTOCOL_VERSION}")
     return record
 
 

@@ -83,12 +83,12 @@ class ResourceUsage:
             self._frozen = self.report()
 
     def report(self) -> dict[str, Any]:
-        """Return the use since `mark`, in these fields (`gpu`: see `Gpus.report`).
+        """Return the use since `mark`. `Gpus.report` explains the field `gpu`. The other fields are:
 
-        `utilization`: used share of the host's `cpus`, 0 to 1. `seconds`: CPU seconds by kind of child (such as
-        workers). `seconds_by_name`: the same by child. `since`: start, on the monotonic clock. `over_s`: seconds since
-        then. `memory_bytes`: sum of the children's resident sizes, each with its shared memory. `most_memory_bytes`:
-        its maximum. `memory_total_bytes`: the machine's memory. `network_bytes`: `in`, `out`; None if hosts share it.
+        `utilization`: used share of the host's `cpus`, 0 to 1. `seconds`: CPU seconds by kind of child (`worker`, …).
+        `seconds_by_name`: the same by child. `since`: start, on the monotonic clock. `over_s`: seconds since then.
+        `memory_bytes`: sum of the children's resident sizes, each with its shared memory. `most_memory_bytes`: its
+        maximum. `memory_total_bytes`: the machine's memory. `network_bytes`: `in`, `out`; None on a shared network.
         """
         if self._frozen:
             return self._frozen

@@ -81,7 +81,7 @@ def from_folders(
 
 
 def _listed(directory: Path, class_names: Sequence[str] | None) -> tuple[list[str], NDArray[Any], int]:
-    """Return the sorted image files, the number of each file's class, and the number of classes."""
+    """Return the sorted image files, the class index of each file, and the number of classes."""
     if not directory.is_dir():
         raise InputError(f"there is no folder {directory}; check the channel, and that this host's group gets it")
     there = {each.name for each in directory.iterdir() if each.is_dir() and not each.name.startswith(".")}

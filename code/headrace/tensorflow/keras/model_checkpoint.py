@@ -28,7 +28,7 @@ WEIGHTS_FILE = "model.weights.h5"
 LEDGER_FILE = "ledger.json"
 PROGRESS_FILE = "progress.json"
 EPOCH_OVER = "the resumed epoch is over"
-"""Value of `model.stop_training` that ends only the resumed epoch. True, set by another callback, ends training."""
+"""Value of `model.stop_training` that ends the resumed epoch, not the training. Another callback's True ends both."""
 
 
 class Checkpoint(StepCallback):
@@ -61,7 +61,7 @@ class Checkpoint(StepCallback):
         self._stream: Shards | None = None
 
     def keep_stream(self, stream: Shards) -> Any:
-        """Save the stream's state in later checkpoints. On rank 0, return the newest saved state; otherwise None."""
+        """Save the state of `stream` in later checkpoints. Return its newest saved state on rank 0, else None."""
         self._stream = stream
         return self._folder.record(LEDGER_FILE) if collectives.rank() == 0 else None
 
@@ -106,10 +106,10 @@ class Checkpoint(StepCallback):
     def restore(self, model: keras.Model) -> int:
         """Load the newest checkpoint, if there is one, and return the epoch to continue with (0 without a checkpoint).
 
-        After a checkpoint within an epoch, only the epoch's remaining steps are made. If Keras does not know an epoch's
-        number of steps, the previous epoch's is used. The first epoch has no previous one, so it is repeated in full.
-        Call this on every rank: rank 0 reads the checkpoint, and all ranks get its weights and optimizer state. Raises
-        `InputError` if the model has no weights yet, or if the checkpoint is of another model.
+        After a checkpoint within an epoch, only the epoch's remaining steps are made. If Keras does not know how many
+        steps an epoch has, the previous epoch's number is used. A first epoch has no previous epoch, so it is repeated
+        in full. Call this on every rank: rank 0 reads the checkpoint, and all ranks get the weights and the optimizer's
+        state. Raises `InputError` if the model has no weights yet, or if the checkpoint is of another model.
         """
         epoch = step = steps = 0
         ranks = collectives.size()

@@ -13,10 +13,10 @@ THREADS = "TF_NUM_INTRAOP_THREADS"
 
 
 def take_share(local_rank: int, local_size: int) -> None:
-    """Take one GPU, whose memory grows as needed, and compute on this rank's share of the processors.
+    """Take one GPU, allocate its memory only as needed, and compute on this rank's share of the processors.
 
     GPUs or threads that the script or its environment has already chosen stay as they are. Call this before the first
-    tensor is made: that starts TensorFlow's runtime, and nothing can be chosen afterwards.
+    tensor is made: a tensor starts TensorFlow's runtime, and nothing can be chosen afterwards.
 
     Raises:
         InputError: there are more ranks on this host than GPUs.

@@ -34,7 +34,7 @@ def disorder(node: Node) -> str:
 
 
 def draws_the_same(numbers: Node) -> bool:
-    """Return whether a `Dataset.random` draws the same numbers in each pass, from its own or the global seed."""
+    """Return whether a `Dataset.random` has a seed, its own or the global one, and repeats its numbers in each pass."""
     again = numbers.definition.op == "RandomDataset"  # version 2 may draw other numbers each time
     return again and has_seed(numbers)
 

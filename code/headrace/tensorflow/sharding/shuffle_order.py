@@ -1,10 +1,10 @@
-"""Shuffle a listing (a dataset to be split) so that each block has elements from the whole range of the shuffle.
+"""Shuffle a listing (a dataset to be split into blocks) so that each block has elements from the shuffle's whole range.
 
-Neighbours are often of one kind: a folder of images is listed class by class. A worker could shuffle only
+Neighbouring elements are often of one kind: a folder of images is listed class by class. A worker could shuffle only
 the blocks that it gets. If a block held consecutive elements, a worker with one block would make batches of one class.
 
 So each pass and repetition gives the listing a new order, and blocks are cut from this order. The workers' pipelines
-omit the shuffle. With it, each worker would fill a shuffle buffer, perhaps with all elements, before its first batch.
+omit `shuffle`. Otherwise each worker would fill a shuffle buffer, perhaps with all elements, before its first batch.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from headrace.tensorflow.sharding.rows import dataset_of, is_rows, tensors_of
 
 _MANY = 1 << 62
 _ROUNDS = 8
-"""Cipher rounds that make an order. With TensorFlow's 4 rounds, old and new places of 1,000 elements correlate."""
+"""Rounds of `RandomIndexShuffle`. With TensorFlow's default of 4, old and new positions of 1,000 elements correlate."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """The order of a shuffled listing's elements, the same in every process that makes a part of it."""
+    """The shuffled order of a listing's elements. All processes that make parts of the listing get the same order."""
 
     elements: int
     """Number of elements in the listing."""
@@ -39,11 +39,11 @@ class Order:
 
     @property
     def places(self) -> int:
-        """The number of elements in all repetitions together, but at most `_MANY`."""
+        """The number of positions: all repetitions' elements together, but at most `_MANY`."""
         return _MANY if self.repetitions == INFINITE else min(self.elements * self.repetitions, _MANY)
 
     def numbers(self, places: tf.Tensor) -> tf.Tensor:
-        """Return the numbers of the elements that stand at these places; both count from 0."""
+        """Return the indices, in the listing, of the elements at positions `places` of the order. Both count from 0."""
         repetition, place = places // self.elements, places % self.elements
         size = tf.constant(self._window, tf.int64)
         window = place // size
@@ -54,7 +54,7 @@ class Order:
 
     @property
     def _window(self) -> int:
-        """Number of elements in a window. All are about equal, since a small last window would hardly be shuffled."""
+        """Number of elements in a window. All windows are about equally large: a small one would hardly be shuffled."""
         windows = -(-self.elements // self.buffer)
         return -(-self.elements // windows)
 
@@ -75,7 +75,7 @@ class Shuffle:
         return self.repeat is not None and int(self.repeat.value("count")) < 0
 
     def order(self, elements: int, number: int = 0) -> Order:
-        """Return the order that this shuffle gives a listing with this number of elements."""
+        """Return the order that this shuffle gives a listing of `elements` elements; `number` chooses the order."""
         buffer = int(self.node.value("buffer_size"))
         repetitions = INFINITE if self.is_endless else int(self.repeat.value("count")) if self.repeat else 1
         # A buffer of -1 is as large as the dataset.
@@ -86,7 +86,7 @@ def shuffle_of(node: Node, elements: int, above: Sequence[Node]) -> Shuffle | No
     """Return the shuffle of a listing's elements (file names, numbers, rows of arrays); None if there is none.
 
     Args:
-        above: the transformations after the listing, the pipeline's last one first.
+        above: the transformations after the listing, in reverse order: the pipeline's last one comes first.
     """
     if elements == INFINITE or elements < 1 or not _is_selectable(node):
         return None
@@ -105,7 +105,7 @@ def shuffle_of(node: Node, elements: int, above: Sequence[Node]) -> Shuffle | No
 
 
 def spread_block(node: Node, first: tf.Tensor, count: tf.Tensor, order: Order) -> tf.data.Dataset:
-    """Return a listing's elements at the places `first`, …, `first + count - 1` of an order, or fewer at its end."""
+    """Return a listing's elements at positions `first` to `first + count - 1` of an order; fewer at the order's end."""
     numbers = order.numbers(tf.range(first, tf.minimum(first + count, order.places)))
     return tf.data.experimental.from_variant(_selected(node, numbers), node.specs)
 
@@ -118,7 +118,7 @@ def _is_selectable(node: Node) -> bool:
 
 
 def _selected(node: Node, numbers: tf.Tensor) -> tf.Tensor:
-    """Return a dataset, as a variant tensor, of the elements with these numbers."""
+    """Return a dataset of the elements with these indices, as a variant tensor."""
     if is_rows(node):
         return dataset_of(node, [tf.gather(each, numbers) for each in tensors_of(node)])
     if node.op == "RangeDataset":

@@ -1,7 +1,7 @@
 """The schedule of an epoch, which assigns batches to connections. It uses no sockets; the connections' threads call it.
 
 A batch's number is its step. A free connection takes the next step, so a fast server makes more batches. If a
-connection breaks, or a batch is late, a second connection makes the same batch. The first answer counts.
+connection breaks, or a batch is late, the batch is requested on a second connection. The first answer counts.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from headrace.torch.fetch.map_fetcher import SampleError
 DEFAULT_PREFETCH_BYTES, LEAST_AHEAD = 2 << 30, 2
 """By default, batches requested ahead take at most `DEFAULT_PREFETCH_BYTES`; `LEAST_AHEAD` are allowed at any size."""
 MOST_BREAKS, BREAKS_APART_S = 5, 0.5
-"""A batch fails when its connections broke `MOST_BREAKS` times. Breaks within `BREAKS_APART_S` seconds count as one."""
+"""A batch fails after `MOST_BREAKS` broken connections. Breaks within `BREAKS_APART_S` seconds count as one."""
 FIRST_PATIENCE_S, PATIENCE, LATELY = 2.0, 5.0, 32
 """A batch is requested again after max(`FIRST_PATIENCE_S`, `PATIENCE` × the slowest of the last `LATELY` batches)."""
 LOOK_EVERY_S = 0.25

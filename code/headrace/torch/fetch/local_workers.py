@@ -67,7 +67,7 @@ class LocalWorkers:
 
 
 class LocalEpoch:
-    """The batches of one iteration, in order, from the worker processes or, without any, from this process."""
+    """The batches of one iteration, in order. Worker processes make them; if there are none, this process does."""
 
     def __init__(self, batches: Iterator[Any], ended: Callable[[], None]) -> None:
         self._batches, self._ended = batches, ended
