@@ -143,7 +143,7 @@ def test_no_more_files_can_be_open_at_once_than_there_are():
 
 
 REFUSED = {
-    "take after shuffle": (lambda: rows().shuffle(64).take(32).batch(8), "shuffle after it (take)"),
+    "take after shuffle": (lambda: rows().shuffle(64).take(32).batch(8), "shuffle after this operation (take)"),
     "mixed pairs": (lambda: tf.data.Dataset.zip((rows().shuffle(64).batch(8), rows().shuffle(64).batch(8))),
                     "for MixUp or CutMix, mix within the batch: tf.gather(x, "),
     "a generator": (lambda: tf.data.Dataset.from_generator(

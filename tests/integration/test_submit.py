@@ -249,9 +249,9 @@ def test_a_report_of_a_job_that_is_none_or_left_nothing_is_refused_in_a_line(aws
         (
             "never-was",
             ["--region", REGION],
-            f"never-was is no folder here, and cannot be fetched: there is no training job 'never-was' in {REGION}",
+            f"never-was is not a local folder; cannot fetch the job: there is no training job 'never-was' in {REGION}",
         ),
-        ("never-was", [], "never-was is no folder here, and cannot be fetched: no region: give --region"),
+        ("never-was", [], "never-was is not a local folder; cannot fetch the job: no region: give --region"),
         ("no/such/folder", [], "no/such/folder: no such folder"),
     ):
         assert headrace(["report", name, *region]) == 2

@@ -249,12 +249,12 @@ def _not_for_hosts(arguments: argparse.Namespace) -> tuple[Path, ...]:
     """Return the folders of runs, channels and checkpoints. Hosts never get these, even if inside the source dir."""
     uris = [Channel.parse(text).uri for text in arguments.channel] + [arguments.checkpoint_s3_uri or ""]
     if arguments.output_dir.resolve() == arguments.source_dir.resolve():
-        raise InputError(f"--output_dir {arguments.output_dir} equals --source_dir: hosts get old runs; give another")
+        raise InputError(f"--output_dir {arguments.output_dir} is --source_dir: hosts would get old runs; change one")
     return (arguments.output_dir, *(as_given(uri) for uri in uris if uri and not uri.startswith("s3://")))
 
 
 def _channel(text: str, is_hetero: bool) -> Channel:
-    """Return a --channel flag's channel. Without data hosts, remove `data_group` and `dnn_group`: all hosts get it."""
+    """Parse a --channel flag. Without data hosts, remove its `data_group` and `dnn_group`, so that all hosts get it."""
     channel = Channel.parse(text)
     if is_hetero:
         return channel

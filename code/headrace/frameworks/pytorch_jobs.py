@@ -30,7 +30,7 @@ PORT_IN_USE = (
     "open the port after that batch, or only where headrace.torch.is_feed_server() is False"
 )
 GLOO_S = 5.0
-"""Most seconds that an ending rank waits until gloo's threads are idle. If they already are, it waits about 40 ms."""
+"""Limit of an ending rank's wait for gloo's threads to be idle, in seconds. The wait takes about 40 ms if they are."""
 
 
 def _rank_environ(facts: RankFacts) -> dict[str, str]:

@@ -16,7 +16,7 @@ from headrace.report.runs import was_interrupted
 FEW_STEPS = 20
 SHORT_EPOCH = 50
 RECEIVE_CPU_S_PER_BATCH = 3e-3
-"""Limit of the CPU seconds that count as receiving a batch, besides its bytes. More than this is busy waiting."""
+"""Largest CPU time of receiving a batch, in seconds, on top of the cost of its bytes. More is busy waiting."""
 NO_LIMIT = float("inf")
 
 
@@ -49,7 +49,7 @@ class Measured:
     own_step_s: float | None
     """Step time in seconds that `predict` gives for the run's hosts; None if simulated hosts may share processors."""
     least_step_s: float | None
-    """Step time in seconds that `predict` gives if hosts share no processors. Wrong if `step_s` is far shorter."""
+    """Step time in seconds that `predict` gives if hosts share no processors. It is wrong if `step_s` is much less."""
     notes: tuple[str, ...]
     """Assumptions behind the figures, and figures that were not measured."""
 
@@ -135,7 +135,7 @@ def _least_step_s(work: Workload, trainer: Group, summary: Mapping[str, Any], ta
 
 
 def _ranks_note(ranks: float, kind: InstanceType, batch: int, hosts: int) -> list[str]:
-    """Return advice on a rank's batch size if `ranks`, the run's ranks per host, differs from the GPUs of `kind`."""
+    """Return advice on a rank's batch size if the run's `ranks` per host differ from the number of GPUs of `kind`."""
     theirs = max(kind.gpus, 1)
     if ranks == theirs:
         return []
@@ -233,7 +233,7 @@ def _samples_made(summary: Mapping[str, Any]) -> float:
 
 
 def _sample_bytes(summary: Mapping[str, Any]) -> float:
-    """Return the bytes of a sample on the network. If its shape is not fixed, take the mean of received batches."""
+    """Return the bytes of a sample on the network: the mean over all received batches if its shape is not fixed."""
     batches_per_s = _delivered(summary, "batches_per_s")
     if summary["sample_bytes"] > 0 or not batches_per_s:
         return max(float(summary["sample_bytes"]), 0.0)

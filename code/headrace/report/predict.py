@@ -101,7 +101,7 @@ def predict(work: Workload, trainer: Group, data: Group, placement: Placement, h
 
 
 def _with_share(work: Workload, trainer: Group, data: Group, share: float, served: bool) -> Prediction:
-    """Predict a step if data hosts make `share` of its samples. If `served`, workers make batches, else the ranks."""
+    """Predict a step if data hosts make `share` of its samples. Workers make the batches if `served`, else ranks do."""
     handed_over = work.send_cpu_s + work.receive_cpu_s if served else 0.0
     on_trainer = {
         "the model's own CPU time": work.compute_cpu_s,

@@ -18,7 +18,7 @@ class StepCpu:
         self._spent_s = self._own_s = 0.0
 
     def made(self, steps: int, waited_s: float = 0.0) -> None:
-        """Count finished steps. `waited_s` is the CPU seconds of this process while it waited for their batches."""
+        """Count finished steps. `waited_s`: CPU seconds that this process used while it waited for their batches."""
         if self._began is None:
             self._began = _now()
         else:

@@ -32,7 +32,7 @@ assert numbers_of(own) == list(range(rank * 100, rank * 100 + 60)), "each rank h
 # A fault in the dataset of one rank ends all ranks, with that rank's reason.
 sound = tf.data.Dataset.range(40).batch(4)
 faulty = tf.data.Dataset.range(40).shuffle(9).take(8).batch(4)
-assert "shuffle after it (take)" in refused(sound if rank == 0 else faulty, shared=False, job_name="one is faulty")
+assert "after this operation (take)" in refused(sound if rank == 0 else faulty, shared=False, job_name="one is faulty")
 
 together = numbers_of(data.distribute(tf.data.Dataset.range(64).batch(4), uneven="keep", job_name="together"))
 everyones = np.asarray(hvd.allgather(tf.constant(together, tf.int64))).tolist()

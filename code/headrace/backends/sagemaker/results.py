@@ -18,7 +18,7 @@ from headrace.errors import InputError, SetupError
 def fetch_results(
     account: Account, output_s3_uri: str, job_name: str, output_dir: Path, say: Callable[[str], None]
 ) -> Path | None:
-    """Fetch the leader's `RESULTS` to `output_dir/JOB_NAME`; return that folder, or None if nothing was fetched."""
+    """Fetch the leader's `RESULTS` files to `output_dir/JOB_NAME`. Return this folder; None if nothing was fetched."""
     uri = f"{output_s3_uri.rstrip('/')}/{job_name}/output/output.tar.gz"
     with tempfile.TemporaryDirectory(prefix="headrace-") as temporary:
         archive, fetched = Path(temporary) / "output.tar.gz", Path(temporary) / "fetched"
@@ -59,7 +59,7 @@ def fetch_job(job_name: str, region: str | None, output_dir: Path, say: Callable
         account = Account(require_region(region, os.environ))
         description = account.describe_job(job_name)
     except InputError as error:
-        raise InputError(f"{job_name} is no folder here, and cannot be fetched: {error}") from error
+        raise InputError(f"{job_name} is not a local folder; cannot fetch the job: {error}") from error
     if description["TrainingJobStatus"] in ("InProgress", "Stopping"):
         raise InputError(f"{job_name} is still running; ask again when it has ended")
     folder = fetch_results(account, description["OutputDataConfig"]["S3OutputPath"], job_name, output_dir, say)

@@ -1,4 +1,4 @@
-"""Decide on rank 0, from the messages of all ranks, when a stream's epochs end. No threads, sockets or TensorFlow."""
+"""Decide on rank 0, from all ranks' messages, when a stream's epochs end, without threads, sockets or TensorFlow."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from headrace.events import WAITS_FOR_ENDS, say
 Numbers = tuple[int, int, int, int]
 """A message of four numbers. To rank 0: stream, epoch, batches, flag. From rank 0: stream, epoch, limit, flags."""
 SAY_AFTER_S = 15.0
-"""Once a rank has ended an epoch: seconds without a message about it after which rank 0 names the other ranks."""
+"""Seconds without a message about an epoch that a rank has ended. Then rank 0 reports the ranks that have not."""
 FIRST_PATIENCE_S = 5.0
 """Seconds that a rank with two batches waits for ranks that have none yet, so that each rank gets a batch of a short
-stream. Then it goes on, since it may be the only rank that reads the stream."""
+stream. After these seconds it goes on, since it may be the only rank that reads the stream."""
 ENDED = 1
 """Flag by which a rank says that it has no more batches in this epoch."""
 SOME_ENDED, ALL_ENDED, STARTED = 1, 2, 4
@@ -48,7 +48,7 @@ class EpochCounter:
         self._newest: dict[tuple[int, int], int] = {}
 
     def hear(self, rank: int, numbers: Numbers | None) -> list[Numbers]:
-        """Handle a rank's message (None: it is gone) or a tick each second (-1, None). Return messages to all ranks."""
+        """Turn a rank's message into messages to all ranks. None: the rank is gone. (-1, None): a second passed."""
         if numbers is None:
             self._gone |= {rank} - {-1}
             self._say_waiting()

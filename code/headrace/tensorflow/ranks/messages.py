@@ -30,7 +30,7 @@ _HANDSHAKE = Handshake(b"hdranks1", b"headrace ranks")
 _RANK = struct.Struct("!q")
 _MESSAGE = struct.Struct("!qqqq")
 Decide = Callable[[int, Numbers | None], Iterable[Numbers]]
-"""Returns messages for all ranks. Gets a rank and its message (None: the rank is gone), and (-1, None) each second."""
+"""Turns a rank's message into messages to all ranks. None: the rank has disconnected. (-1, None): a second passed."""
 
 
 class _Hub:
@@ -46,7 +46,7 @@ class _Hub:
         threading.Thread(target=self._accept, name="ranks connect", daemon=True).start()
 
     def begin(self) -> str:
-        """Wait until all ranks are connected, then listen to them. Return the reason if that failed, else ''."""
+        """Wait until all ranks are connected, then receive their messages. Return '' on success, else the error."""
         here = self._all_here.wait(CONNECT_TIMEOUT_S)
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # this wakes `accept`
@@ -105,7 +105,7 @@ class Link:
 
     Args:
         decide: function for rank 0, which turns a rank's message into messages to all; other ranks do not call it.
-        heard: function that gets each message of rank 0, in its own thread; None when rank 0's script has ended.
+        heard: a thread calls it with each message of rank 0, and with None when rank 0 or `close` ends the link.
 
     Raises:
         DeadlineError: on every rank, if one rank cannot reach rank 0.

@@ -38,7 +38,7 @@ def constants_of(graph: Any) -> Iterator[Any]:
 
 
 def arguments(definition: Any) -> dict[str, list[str]]:
-    """Return the names of a node's input edges, by the names of its operation's arguments."""
+    """Return the names of a node's input edges, keyed by the name of the operation's argument that they feed."""
     found, edges = {}, [each for each in definition.input if not each.startswith("^")]
     for argument in compat.arguments_of(definition.op):
         attribute = argument.number_attr or argument.type_list_attr
@@ -51,13 +51,13 @@ def arguments(definition: Any) -> dict[str, list[str]]:
 
 
 def captured(definition: Any, attribute: str) -> list[str]:
-    """Return the names of a node's input edges that are captured by the function in the attribute `attribute`."""
+    """Return the names of a node's input edges that are captured by the function in the given attribute."""
     edges = arguments(definition)
     return edges.get(f"{attribute}_other_arguments", edges.get("other_arguments", []))
 
 
 def functions(definition: Any) -> dict[str, str]:
-    """Return the names of the functions that a node calls, by the names of its attributes."""
+    """Return the names of the functions that a node calls, keyed by the node's attributes that hold them."""
     given = {name: each.func.name for name, each in definition.attr.items() if each.WhichOneof("value") == "func"}
     return {name: function for name, function in given.items() if function}
 

@@ -25,7 +25,7 @@ PYTHON_OPS = {
     "GeneratorDataset": "Dataset.from_generator",
 }
 MOST_IN_A_GRAPH_BYTES = 64 << 20
-"""The most bytes of arrays in a graph. The dispatcher and every worker get a graph for each shuffle order."""
+"""Limit on a graph's arrays, in bytes, since the dispatcher and every worker get a new graph for each shuffle order."""
 AS_IT_IS = "; or pass the unchanged dataset to data.distribute(…, exact=False)"
 SKIPPED_BYTES = 64 << 20
 """The most bytes of files that each worker or rank may read only to skip them."""
@@ -240,8 +240,8 @@ def _order_advice(listing: Node, reason: str) -> str:
             "a function that decides by the element itself, or by tf.random.stateless_uniform with the element's "
             "number as seed; for rejection_resample: sample_from_datasets([of_each_class.repeat(), …], weights, seed=1)"
         )
-    after = f"shuffle after it ({listing.kind}), or give the data before it a fixed order: shuffle(…, seed=1, "
-    advice = after + "reshuffle_each_iteration=False), list_files(…, shuffle=False), deterministic=True"
+    after = f"shuffle after this operation ({listing.kind}), or give the data before it a fixed order: shuffle(…, "
+    advice = after + "seed=1, reshuffle_each_iteration=False), list_files(…, shuffle=False), deterministic=True"
     if listing.op == "ZipDataset":
         advice += f"; for MixUp or CutMix, mix within the batch: {_MIXED} after batch()"
     if listing.op == "TakeDataset":

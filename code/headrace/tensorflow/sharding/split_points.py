@@ -35,14 +35,14 @@ from headrace.tensorflow.sharding.shuffle_order import Shuffle, shuffle_of
 from headrace.tensorflow.sharding.slicing import is_addressable
 
 BLOCKS = 64
-"""Fewest blocks of a finite listing of 64 batches or more. Many blocks let fast workers make more than slow ones."""
+"""Fewest blocks of a finite dataset of 64 batches or more. With many blocks, fast workers make more than slow ones."""
 MAX_BLOCK = 256
 """The most elements in a block if an element's size is not known (such as text that names files) or is large."""
 MAX_SMALL_BLOCK = 2048
 """The most elements in a block of up to `MAX_SMALL_BLOCK_BYTES`. The more elements, the fewer requests."""
 MAX_SMALL_BLOCK_BYTES = 8 << 20
 SKIPPING_BLOCKS = 32
-"""The most blocks of a listing if a worker must make, and skip, all elements before its block."""
+"""The most blocks of a dataset if a worker must make, and skip, all elements before its block."""
 SPLITS_PER_S = 3_300
 """Elements that a worker can ask the dispatcher for in a second; `python -m bench.splits` measures it."""
 _SPLIT_BY_TENSORFLOW = ("RangeDataset", "TensorSliceDataset")
@@ -88,7 +88,7 @@ def find_sources(graph: DatasetGraph, one_block_a_batch: bool = False) -> list[S
 
 
 def as_listing(graph: DatasetGraph, block: int) -> tuple[int, int]:
-    """Return a dataset's size, and its block size: `block`, or more if workers must make all elements before a block.
+    """Return a dataset's size and block size: `block`, or more (`SKIPPING_BLOCKS`) if workers must make what they skip.
 
     Raises:
         InputError: the order is not fixed, there is no end, or workers would skip costly elements or large files.
@@ -109,7 +109,7 @@ def is_endless(node: Node) -> bool:
 
 
 def _ends(node: Node, above: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
-    """Yield each node at which the pipeline may be split, and the transformations after it, the last one first."""
+    """Yield each node at which the pipeline may be split, and a list of later transformations, from last to first."""
     path = [*above, node]
     if node.op == "CacheDataset" and str(node.value("filename").item().decode()):
         raise refusal(node, "a cache in a file would be written by every worker", "cache() without a file name")
@@ -160,7 +160,7 @@ def _source(node: Node, above: Sequence[Node], one_block_a_batch: bool) -> Sourc
 
 
 def _numbered(node: Node) -> tuple[int, bool]:
-    """Return the number of a listing's elements, and whether each can be made without making those before it."""
+    """Return the number of elements of a dataset, and whether each can be made without making those before it."""
     addressable = is_addressable(node)
     if not addressable:
         refuse_reading_again(node)
@@ -180,10 +180,10 @@ def _most(node: Node) -> int:
 
 
 def _batch_above(above: Sequence[Node]) -> tuple[int, Node | None, tuple[Node, ...]]:
-    """Return the batch size (0: no batches), any `interleave` or the like before it, and nodes that drop elements.
+    """Return the batch size (0: no batches), the first `interleave` or similar before any batch, and dropping nodes.
 
-    These nodes drop an incomplete batch on every worker or rank. A `batch` after only one-to-one transformations
-    (`map`, …) is not among them: only the last block has an incomplete batch, which plain tf.data drops too.
+    Dropping nodes drop an incomplete batch on every worker or rank. A `batch` that follows only one-to-one
+    transformations (`map`, …) does not: only the last block has an incomplete batch, which plain tf.data drops too.
     """
     size, exact, expanding, known, dropping = 0, True, None, True, []
     for node in reversed(above):

@@ -177,7 +177,7 @@ class FeedClient:
         stack.callback(self._open.pop, connection)
 
     def _work(self, connection: socket.socket, server: str, process: str) -> int:
-        """Receive batches over this connection until it breaks or the client closes; return their number."""
+        """Receive batches over this connection until it breaks or the client closes. Return the number of batches."""
         came, done = 0, None
         while (epoch := self._next_epoch(done)) is not None:
             if done is not None and _has_ended(connection):  # between epochs

@@ -46,11 +46,11 @@ class Place:
     """A loader's place in the script: its number or name. A loader made again in each epoch keeps its place.
 
     Attributes:
-        key: the loader's name among ranks and feed servers.
+        key: the loader's name or number, by which ranks and feed servers know it.
         seed: the default seed of the loader's order and random draws.
         late: whether the loader was made after the first batch, so that feed servers may not have it yet.
         next_epoch: the epoch with which the next loader at this place begins.
-        dataset: returns the loader's dataset; None if it is freed, or if its type (such as list) has no weak reference.
+        dataset: returns the loader's dataset; None if that is freed, or cannot be weakly referenced (such as a list).
         made_by: the functions and settings that make batches from samples.
         iterations: number of iterations that the loaders at this place have begun.
     """
@@ -114,9 +114,9 @@ def feed_servers(environ: Mapping[str, str]) -> Sequence[str]:
 def register(loader: Any, made_by: tuple[Any, ...], shared: bool, name: str) -> Place:
     """Return the place of a loader that the script has just made. Raises `InputError` for a name that is taken.
 
-    Some scripts make a new loader for each epoch. With a `name`, it gets the place of the loader of the same name, if
-    the script has already requested a batch. Without a `name`, it gets the place of a loader with the same dataset and
-    `made_by`, if an optimizer has already made a step after the script's first request for a batch.
+    Some scripts make a new loader for each epoch. It gets the place of an earlier loader with the same `name`, once the
+    script has requested a batch. Without a `name`, the earlier loader must have the same dataset and `made_by`, and an
+    optimizer must have made a step since the script's first request for a batch.
 
     Args:
         made_by: the functions and settings that make batches from samples.
@@ -224,7 +224,7 @@ def run_until_first_batch(script: str, arguments: Sequence[str], server: Any, pr
     except SystemExit as leaving:
         if leaving.code not in (None, 0):
             kind = InputError if leaving.code == InputError.exit_code else SetupError  # argparse exits too
-            raise kind(f"{script} ended here, before its first batch: {in_a_line(leaving)}") from leaving
+            raise kind(f"{script} exited in a feed server, before its first batch: {in_a_line(leaving)}") from leaving
     raise SetupError(
         f"{script} took no batch of a headrace.torch.DataLoader, so a data host has nothing to do; "
         f"use one, or {WITHOUT_DATA_HOSTS}"
