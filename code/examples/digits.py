@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 
 BATCH = 32
 QUIET = {"verbose": 0, "shuffle": False}
-"""Arguments for `fit`: no progress bar (headrace logs a line an epoch), no shuffling (the tf.data pipeline does)."""
+"""Arguments for `fit`: no progress bar (headrace logs a line an epoch), no shuffling (tf.data does the shuffling)."""
 
 
 def load():

@@ -27,7 +27,7 @@ REMEDIES = {
     "batches, Keras's steps_per_execution, --local_workers off, more processors on the dnn host.",
     GPU: "What helps: mixed precision (bfloat16), or a larger GPU. More data hosts do not help.",
 }
-"""Advice by limit. `WAITING` has none here: against waiting for data, `headrace plan` chooses data hosts."""
+"""Advice for each limit except `WAITING`: if steps wait for data, `headrace plan` chooses data hosts."""
 
 
 def limited_by(summary: Mapping[str, Any]) -> str:

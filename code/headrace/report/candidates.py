@@ -27,7 +27,7 @@ class Option:
     samples_per_s: float
     input_bound_share: float
     hosts: int
-    """Number of hosts in both groups together."""
+    """Number of dnn hosts and data hosts together."""
     usd_per_hour: float | None
     """Dollars an hour for all hosts; None if a price is not known, as for simulated hosts."""
 

@@ -46,7 +46,7 @@ def main(argv: Sequence[str], find: Find = lambda run, _: run) -> int:
     summary = read_summary(folder)
     stands_for = parse_stands_for(given.stands_for or (), table)
     if DATA_GROUP in stands_for:
-        raise InputError(f"--as {DATA_GROUP}=…: --as is the type of dnn hosts; for data hosts: --data_instance_type")
+        raise InputError(f"--as {DATA_GROUP}=…: --as is the type of dnn hosts; use --data_instance_type for data hosts")
     run = measured(summary, table, stands_for.get(DNN_GROUP))
     if given.data_instance_type and not run.trainer_type:
         raise InputError("--data_instance_type needs the type of the dnn hosts too: give --as TYPE, or --prices")
@@ -198,7 +198,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--as", dest="stands_for", action="append", metavar="TYPE",
                         help="the instance type that a simulated run's dnn hosts stand for")  # fmt: skip
     parser.add_argument("--data_instance_type", action="append", metavar="TYPE",
-                        help="a candidate for data hosts; repeatable (default: every type without GPU)")  # fmt: skip
+                        help="candidate type for data hosts; repeatable (default: every type without GPU)")  # fmt: skip
     parser.add_argument("--max_data_hosts", type=int, default=MOST_DATA_HOSTS, metavar="N",
                         help="largest number of data hosts to consider, 1 to 100 (default: %(default)s)")  # fmt: skip
     parser.add_argument("--epochs", type=int, metavar="N", help="epochs of the planned training (default: the run's)")
@@ -207,7 +207,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max_hours", type=float, metavar="H",
                         help="most hours for the training; the cheapest job within this time is chosen")  # fmt: skip
     parser.add_argument("--price", action="append", metavar="TYPE=USD", help="your hourly price of a type; repeatable")
-    parser.add_argument("--prices", type=Path, metavar="CSV", help="your own table, with the columns of instances.csv")
+    parser.add_argument("--prices", type=Path, metavar="CSV", help="your price table with the columns of instances.csv")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="also draw step time by number of data hosts")
     parser.add_argument("--lint", action="store_true", help="also say what to change in the run's script first")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")

@@ -120,7 +120,7 @@ class Shards:
         Args:
             listing: the dataset, neither batched nor repeated. Do costly work, such as decoding, in the stream's `map`.
             block: elements that a worker gets at once. Only the order of blocks is shuffled, so shuffle the stream too.
-                If workers must read from the start to reach a block (text files), at most 32 (larger) blocks are made.
+                If workers must read all that precedes a block (text files), `block` is raised until 32 blocks suffice.
 
         Raises:
             InputError: the order is not fixed, there is no end, or there are no elements.
@@ -211,7 +211,7 @@ class Shards:
             self.ledger.restore(collectives.same_on_all_ranks(self.ledger.state(), "headrace.ledger"))
 
     def state(self) -> dict[str, Any]:
-        """Return the ledger to save. `repeated` estimates how many elements other ranks trained on since `gather`."""
+        """Return the ledger to save. It lacks what other ranks trained on since `gather`: about `repeated` elements."""
         unknown = sum(map(len, self._not_gathered)) * (collectives.size() - 1)
         self.ledger.add(np.concatenate([np.zeros(0, np.int64), *self._not_gathered]))
         return {"what": self._what, "repeated": unknown, **self.ledger.state()}
@@ -276,7 +276,7 @@ class TaggedDataset:
 
 
 def _without(dataset: tf.data.Dataset, numbers: NDArray[Any]) -> tf.data.Dataset:
-    """Drop elements whose position or tag is in the sorted `numbers`; elements are positions or `(tag, element)`."""
+    """Return a dataset of positions, or of `(tag, element)`, without the positions or tags in the sorted `numbers`."""
     if not len(numbers):
         return dataset
     left_out = tf.constant(numbers, tf.int64)

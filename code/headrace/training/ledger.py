@@ -16,8 +16,8 @@ from headrace.errors import InputError
 
 PLACE_BITS = 32
 LAG_EPOCHS, LAG_POSITIONS = 2, 1024
-"""How far a position may lag behind the newest position. If its lag exceeds both limits, its missing elements count as
-skipped. A lag is normal, since workers hold several positions at a time, and some workers are slow."""
+"""How many epochs, and how many positions, a position may lag behind the newest. If its lag exceeds both limits, its
+missing elements count as skipped. A lag is normal: workers hold several positions at a time, and some are slow."""
 _PLACE_MASK = (1 << PLACE_BITS) - 1
 Ranges = list[list[int]]
 """Sorted integers, as half-open ranges `[first, end)` with gaps between them."""
@@ -74,7 +74,7 @@ class Ledger:
 
     @property
     def begun_elements(self) -> int:
-        """Number of elements trained on at `mark` (first incomplete position) or later. A resumed stream omits them."""
+        """Number of trained elements from position `mark` (the first incomplete) on. A resumed stream omits them."""
         whole = sum(self._count(position) for position in self._done)
         return whole + sum(int(done.sum()) for done in self._begun.values())
 
@@ -83,7 +83,7 @@ class Ledger:
         return np.asarray(sorted(self._done), np.int64)
 
     def done_tags(self) -> NDArray[Any]:
-        """Return the tags of the elements trained on in positions that are not complete yet, ascending."""
+        """Return, in ascending order, the tags of trained elements whose position is not complete yet."""
         tags = [(position << PLACE_BITS) + np.flatnonzero(done) for position, done in sorted(self._begun.items())]
         return np.concatenate(tags) if tags else np.zeros(0, np.int64)
 

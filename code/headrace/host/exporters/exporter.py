@@ -1,4 +1,4 @@
-"""An exporter writes figures to one destination, in its own thread, so that a slow or broken one delays no step."""
+"""Write figures to destinations, each in a thread of its own, so that a slow or broken destination delays no step."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Exporter:
     """Writes records to one destination. Each write takes all records that came since the write before.
 
     Args:
-        open_: function that returns the function that writes records. The exporter's thread calls both.
+        open_: opens the destination, and returns a function that writes records. The exporter's thread calls both.
         say: function that logs a message: the first failure, and the number of dropped records.
     """
 

@@ -219,7 +219,7 @@ class RankWatch:
             self.starts_by = now + self._settings.preflight_timeout_s
 
     def take_event(self, event: Event, now: float) -> None:
-        """Lift the deadline of a preflight's start. Set one for a failure, and one when all ranks leave MPI."""
+        """Lift the preflight's deadline when it begins. Set end deadlines on failure, or when all ranks leave MPI."""
         if event.name == PREFLIGHT_STARTED:
             self.starts_by = math.inf
         elif event.name == PREFLIGHT_FAILED:

@@ -152,7 +152,7 @@ class Leader:
             self._decider.give_up(missing)
 
     def _takes_batches(self) -> bool:
-        """Return whether ranks get batches. PyTorch ranks report a first batch; for others the first step counts."""
+        """Return whether ranks get batches: a PyTorch rank has reported its first batch, or the first step is made."""
         plan = self._run.plan
         shown = FRAMEWORKS[plan.settings.framework].shows_batches and any(plan.paths.signal_dir.glob("rank[0-9]*"))
         return shown or self._stepping
@@ -260,7 +260,7 @@ class Leader:
                 self._times.reach("trainer_ready", at)
 
     def _news(self) -> Body:
-        """Return what a lease renewal sends: the job's phase, and the data service's `Decision`."""
+        """Return what the leader sends a host to renew its lease: the job's phase and the data service's `Decision`."""
         decision = self._decision
         phase = STEPPING if self._stepping else STARTING
         return {"phase": phase, "decision": dict(decision.fields) if decision else None}

@@ -14,7 +14,7 @@ FIGURES = ("batches", *RATES)
 
 @dataclass(frozen=True)
 class _Receipt:
-    """The batches and bytes that one rank had received from each server by the time `at`, in seconds of its clock."""
+    """One rank's counts of batches and bytes from each server, read at time `at` (in seconds of the rank's clock)."""
 
     at: float
     counts: Mapping[str, tuple[int, int]]

@@ -16,7 +16,7 @@ DEVICES = Path("/dev")
 
 
 def gpus_here() -> int:
-    """Return the number of NVIDIA GPUs of this host or container, by its device files."""
+    """Return the number of NVIDIA GPUs of this host or container, counted by their device files in /dev."""
     return sum(each.name.removeprefix("nvidia").isdecimal() for each in DEVICES.glob("nvidia[0-9]*"))
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from headrace.rank.preflight.meeting import Meeting, PreflightError
 
 PING_BYTES, LOAD_BYTES, GATHERED_BYTES, REDUCED_BYTES = 8, 4 << 20, 64, 16 << 20
-"""Bytes of a latency message, a bandwidth message or broadcast, gathered metrics, and a small network's gradients."""
+"""Bytes for latency; for bandwidth and broadcast; for gathered metrics; for allreduced gradients of a small network."""
 PINGS, LOADS, ROUNDS = 200, 12, 3
 ENOUGH_S = 0.4
 """Longest time in seconds for which one kind of message is repeated."""
@@ -24,7 +24,7 @@ NAMED_PAIRS = 3
 PING_TAG = 20
 
 Prepared = tuple[Callable[[], Any], Callable[[], Any]]
-"""A function that begins a collective, and one that checks its result. Both keep its buffers alive; MPI does not."""
+"""Functions that begin a collective and check its result. They keep the collective's buffers alive; MPI does not."""
 Prepare = Callable[[], Prepared]
 
 
@@ -98,7 +98,7 @@ def _pattern(size: int) -> Any:
 
 
 def try_collectives(meeting: Meeting) -> dict[str, tuple[int, float]]:
-    """Time each collective. On rank 0, return its bytes per rank, and its slowest rank's seconds in the best round."""
+    """Time collectives. Rank 0 returns, by name, bytes per rank and the slowest rank's seconds in the best round."""
     found = {}
     for name, size, prepare in _collectives(meeting):
         times = meeting.stage(name, range(meeting.size), functools.partial(_rounds, meeting, name, prepare))

@@ -27,7 +27,7 @@ from headrace.tensorflow.compat import data_nest as nest  # it takes a list for 
 BLOCK = 256
 """Rows that are read from the mapped file at once."""
 ARRAY = "headrace_array_"
-"""Prefix of the names of operations that map an array's file; the number of the array follows."""
+"""Prefix of the names of operations that memory-map an array's file. The array's number follows the prefix."""
 
 
 def from_arrays(arrays: Any) -> tf.data.Dataset:
@@ -63,7 +63,7 @@ def from_arrays(arrays: Any) -> tf.data.Dataset:
 
 
 def _plain(array: Any) -> NDArray[Any]:
-    """Return an array as TensorFlow stores it: contiguous, in this machine's byte order (unlike FITS and IDX files)."""
+    """Return an array as TensorFlow stores it: contiguous, in native byte order. FITS and IDX files are big-endian."""
     plain = np.ascontiguousarray(array)
     return plain if plain.dtype.isnative else plain.astype(plain.dtype.newbyteorder("="))
 

@@ -50,7 +50,7 @@ def orders_of(graph: DatasetGraph, shuffles: Collection[Shuffle], parts: int = 1
 
 
 def _seeded_shuffles(graph: DatasetGraph) -> list[tuple[Any, int]]:
-    """Find the seeded shuffles that reshuffle in each pass. Return the graph constant and value of each one's `seed2`.
+    """Find the seeded shuffles that reshuffle in each pass. Return each `seed2`'s graph constant and value.
 
     Workers take the seeds from a pass's graph. So `in_passes` gives each graph a different `seed2`. Otherwise all
     passes would have one order. A shuffle without seeds is left out, since it draws new seeds by itself.

@@ -186,7 +186,7 @@ def _replaced(sources: list[Source]) -> dict[Node, Shuffle]:
 def _in_order(
     graph: DatasetGraph, sources: list[Source], shuffles: Mapping[Node, Shuffle], order: int, share: Share | None
 ) -> tf.data.Dataset:
-    """Return a dataset that reads the sources in blocks of elements, with order number `order` in place of shuffles."""
+    """Return a dataset that reads sources in blocks. The number `order` chooses the order that replaces shuffles."""
     new: dict[Node, tf.data.Dataset] = {}
     for source in sources:
         blocks = tf.data.Dataset.range(share.pieces() if share else source.blocks)
@@ -207,7 +207,7 @@ def _in_order(
 
 
 def _keep_splits(graph: DatasetGraph, new: dict[Node, tf.data.Dataset], sources: Collection[Node]) -> None:
-    """Concatenate an empty dataset to the input of each sequential interleave or group_by_window, so that it is split.
+    """Make tf.data split the input of each sequential interleave or group_by_window, by appending an empty dataset.
 
     In `files.shuffle(n).interleave(…)`, the shuffle makes the iterator of `files` too late to get splits from tf.data.
     Every worker would make all of `files`. A `repeat` has the same effect. Details: docs/tensorflow-lost-splits.md.

@@ -1,8 +1,8 @@
 """Protocol for requests and batches on a TCP connection between a rank and a feed server.
 
     both             the handshake: each proves that it holds the job's secret (`headrace.training.handshake`)
-    rank → server    a length (4 bytes), JSON: which loader; the server answers in the same form
-    rank → server    a length, JSON: a request for a batch
+    rank → server    a length (4 bytes), then JSON that names a loader; the server replies with a length and JSON
+    rank → server    a length, then JSON that requests a batch
     server → rank    kind, lengths of header and payload; the header (JSON); the payload (the batch's memory)
 
 Numbers are little-endian. The server answers requests in order. A rank may send several before the first answer.

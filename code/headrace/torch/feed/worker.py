@@ -44,7 +44,7 @@ LOOK_EVERY_S = 0.25
 ALIVE_EVERY_S = 2.0
 REAP_EVERY_S = 2.0
 _REQUEST_S = struct.pack("ll", 5, 0)
-"""Longest wait for the rest of a request (seconds, microseconds), in which the worker serves no other rank."""
+"""Longest wait for the rest of a request, as (seconds, microseconds). Meanwhile the worker serves no other rank."""
 _MOST_KEY_BYTES = 1 << 12
 
 
@@ -79,7 +79,7 @@ class _Client:
                         os._exit(1)
 
     def _next_answer(self) -> Answer | None:
-        """Wait for the next answer. Return `ALIVE` if a shard's batch takes long, as when a resume replays a shard."""
+        """Wait for the next answer. Return `ALIVE` if a shard's batch takes long, as in the replay after a resume."""
         while True:
             try:
                 return self._answers.get(timeout=ALIVE_EVERY_S if self.loader.is_stream else None)

@@ -14,7 +14,7 @@ from headrace.cluster.addresses import free_ports
 from headrace.tensorflow.service.transfer import PROTOCOL, batches_received
 
 ELEMENTS, TRIES = 5, 3
-"""TensorFlow reads a worker over gRPC if a connection takes more than a second, so a busy machine gets more tries."""
+"""Batches to send, and most tries. TensorFlow falls back to gRPC if a connection takes over a second (busy machine)."""
 WAIT_S = 0.5
 CANCEL_LIMIT_S = 10.0
 
