@@ -20,10 +20,10 @@ from headrace.job.phases import Phases
 from headrace.job.spec import JobSpec
 from headrace.terminal.parser import exit_status
 
-PREFLIGHT = """Run a job of only dnn hosts, to test MPI: messages between hosts and within a host, broadcast, allreduce,
-and gather with average. Then its ranks end. Each answer is checked and timed; a table and preflight.json hold the
-results. A slow link is marked. If a rank or a link does not answer, the job ends and names it. The flags are those of
-start_job.py. To test MPI before a training: start_job.py --preflight ..."""
+PREFLIGHT = """Test MPI with a job of only dnn hosts, which ends without training. It tests messages between hosts and
+within a host, broadcast, allreduce, and gathering with averaging. Each answer is checked and timed. A table and
+preflight.json hold the results. A slow link is marked. If a rank or a link does not answer, the job ends, and the
+error names it. The flags are those of start_job.py. To test MPI and then train: start_job.py --preflight ..."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -98,7 +98,7 @@ def check_installation(modules: Sequence[str], framework: str = DEFAULT.name) ->
 
 def _run_here(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
-        raise InputError("--dry_run shows a request to SageMaker; a local job has none: leave out --no-is_cloud_job")
+        raise InputError("a local job has no SageMaker request that --dry_run could show: leave out --no-is_cloud_job")
     spec = build_spec(arguments, datetime.datetime.now(datetime.timezone.utc), read_instances())
     cpus = parse_cpus(arguments.cpus or "", arguments.is_hetero)
     common = ("mpi4py", "psutil", "grpc", "pyroute2", "pathspec", "packaging")

@@ -23,13 +23,13 @@ from headrace.outcome import LOG_TAIL_LINES, RootCause, describe_return_code
 FIRST_BACK_OFF_S = 0.5
 LONGEST_BACK_OFF_S = 8.0
 FORGIVEN_AFTER_S = 600.0
-"""Seconds that a child must run until its earlier restarts no longer count towards `max_restarts`."""
+"""Seconds of running after which a child's earlier restarts no longer count towards `max_restarts`."""
 MAX_LINE_CHARS = 16_384
 READ_REST_S = 1.0
 """Seconds to wait for an ended child's last output. Its pipe may stay open, if another process holds it."""
 
 FINAL_EXIT = InputError.exit_code
-"""Exit code by which a server shows that it would fail again. It is then not restarted."""
+"""Exit code of a server that would fail again after a restart. Such a server is not restarted."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class ChildSpec:
     """Whether to start the child again, on the same port, when it ends."""
     nice: int = 0
     label: Callable[[str], tuple[str, str]] | None = field(default=None, compare=False)
-    """Function that returns author and text of an output line; if None, the child is the author of all lines."""
+    """Function that returns author and text of an output line. Without it, the child is the author of all lines."""
     on_event: Callable[[Event], None] | None = field(default=None, compare=False)
     """Function that the reader's thread calls with each log event in the output."""
 

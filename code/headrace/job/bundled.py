@@ -8,7 +8,7 @@ from headrace.frameworks import FRAMEWORKS
 
 PACKAGE = Path(__file__).resolve().parents[1]
 INSTALLED = PACKAGE / "own"
-"""Folder in an installed package with files that a checkout has outside the package (see pyproject.toml)."""
+"""Subfolder of the installed package. In a checkout, its files are outside the package (see pyproject.toml)."""
 SCRIPTS = ("launcher.py", "train_data.py")
 """Scripts of headrace that hosts get, beside the training script and the package."""
 REQUIREMENTS, CONSTRAINTS = "requirements.txt", "constraints.txt"

@@ -14,7 +14,7 @@ from headrace.lint.pipeline import PASSING, Pipeline, Stage
 COSTLY = re.compile(
     r"Decode|Resize|Conv|Pool|ImageProjective|Adjust|HSV|ReadFile|FFT|MatMul|Spectrogram|CropAndResize|ScaleAndTranslate"
 )
-"""Pattern of the names of operations that are slow enough to run on several cores."""
+"""Pattern of the names of slow operations, which are worth running on several cores."""
 BETWEEN = (*PASSING, "Cache")
 
 

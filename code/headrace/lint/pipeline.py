@@ -1,4 +1,4 @@
-"""The transformations of a dataset as a tree of stages, and the flow of data through their functions' graphs."""
+"""Represent a dataset's transformations as a tree of stages, and trace tensors through their functions' graphs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import tensorflow as tf
 from headrace.tensorflow import compat
 
 Start = Callable[[Any], bool]
-"""Function that returns True for the tensors that `flow` follows, such as decoded JPEGs."""
+"""Function that returns True for the tensors with which `flow` begins, such as decoded JPEGs."""
 Consumer = tuple[str, Any]
-"""A use of a marked tensor: an operation's (type, first result), with type `crop` for crops; or (stage kind, None)."""
+"""A user of a marked tensor: an operation's type (`crop` if it crops) and first result, or a stage's kind and None."""
 BATCHES = ("Batch", "ParallelBatch", "PaddedBatch", "DenseToRaggedBatch")
 MAPS = ("Map", "ParallelMap")
 PASSING = ("Options", "Prefetch", "Shuffle", "Repeat", "Take", "Skip", "Shard", "AssertCardinality", "IgnoreErrors")
@@ -129,12 +129,12 @@ def batch_size(stage: Stage) -> int:
 
 
 def flow(stage: Stage, start: Start, through: Collection[str], consumers: list[Consumer]) -> list[bool]:
-    """Mark tensors in the pipeline up to a stage; return which components of the stage's elements are marked.
+    """Mark chosen tensors and those made from them, up to a stage. Return which components of its elements are marked.
 
     Args:
-        start: returns True for a tensor to mark even if none of its inputs is marked, such as a decoded JPEG.
-        through: types of operations and stages that pass marks on: if an input is marked, so are the results.
-        consumers: output list of the operations and stages that use a marked tensor but do not pass its mark on.
+        start: returns True for a chosen tensor, such as a decoded JPEG.
+        through: types of operations and stages whose results are marked if an input is marked.
+        consumers: list to which `flow` adds the other operations and stages that use a marked tensor.
     """
     given = [mark for each in stage.inputs for mark in flow(each, start, through, consumers)]
     if stage.kind in MAPS:
@@ -151,7 +151,7 @@ def flow(stage: Stage, start: Start, through: Collection[str], consumers: list[C
 def flow_in_graph(
     graph: Any, given: Sequence[bool], start: Start, through: Collection[str], consumers: list[Consumer]
 ) -> list[bool]:
-    """Mark tensors of a function's graph as `flow` does. `given` marks its arguments. Return its results' marks."""
+    """Mark a graph's tensors as `flow` does; return which outputs are marked. `given` tells which inputs are marked."""
     marks: dict[str, bool] = {tensor.name: mark for tensor, mark in zip(graph.inputs, given, strict=False)}
     for op in graph.get_operations():
         marked = [marks.get(tensor.name, False) for tensor in op.inputs]

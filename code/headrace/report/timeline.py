@@ -27,9 +27,9 @@ class Timeline:
     utilization: dict[str, Series] = field(default_factory=dict)
     """Mean utilization of a group's hosts, from 0 to 1, by group and kind of processor."""
     delivered: dict[str, Series] = field(default_factory=dict)
-    """Batches a second that all ranks together received from each worker."""
+    """Batches per second that all ranks together received from a worker, by the worker's name."""
     unreadable: int = 0
-    """Number of unreadable lines, such as the cut last line of a run that was killed while it wrote."""
+    """Number of unreadable lines. For example, a run that is killed while it writes may cut off its last line."""
     problem: str = ""
     """Reason why the file cannot be read; empty if it can."""
 

@@ -1,7 +1,7 @@
 """Tell this process's rank and device, and connect the ranks by torch.distributed.
 
-`init` starts a thread that reports to the launcher when this rank waits long in a collective, and when it goes on: gloo
-and NCCL print nothing. From the reports of all ranks, the launcher finds the rank at fault: the one that does not wait.
+`init` starts a thread that tells the launcher when this rank waits long in a collective, and when the wait ends. gloo
+and NCCL print nothing of this. From all ranks' reports, the launcher finds the rank at fault, which does not wait.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def is_collective(frame: FrameType) -> bool:
 
 
 def _watch_collectives() -> None:
-    """Start a thread that reports when this thread waits in a collective. Only for several ranks under a launcher."""
+    """If a launcher started several ranks, start a thread that reports when the caller waits in a collective."""
     global _watched
     limit_s = float(os.environ.get(STALL_TIMEOUT_VARIABLE) or 0) * WAITING_SHARE
     if limit_s and world_size() > 1 and not _watched:

@@ -24,7 +24,7 @@ class Fit:
     steps: int = 0
     epochs: int = 0
     longest_epoch: int = 0
-    """Steps of the longest epoch; others may be cut short."""
+    """Number of steps of the longest epoch. It counts as the steps per epoch, since other epochs may be cut short."""
     train_s: float = 0.0
     """Seconds from the beginning of training to its end, or to the latest report before that."""
     knows_waited_cpu: bool = False
@@ -47,7 +47,7 @@ class Fit:
         return self.times.mean_ideal_ms(self.times.all)
 
     def computing_ms(self) -> float:
-        """Return a step's ms less its waiting. If that is not known, return `mean_ideal_ms`, or else `step_ms`."""
+        """Return the ms of a step minus its waiting; if not known, `mean_ideal_ms`; if that is 0 too, `step_ms`."""
         return self.times.all.without_waiting_ms() or self.mean_ideal_ms() or self.step_ms()
 
 

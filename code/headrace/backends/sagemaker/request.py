@@ -112,7 +112,7 @@ def _check(spec: JobSpec, options: CloudOptions) -> None:
 
 
 def _hyperparameters(spec: JobSpec, options: CloudOptions, submitted: str) -> dict[str, str]:
-    """Return the job's hyperparameters and the toolkit's own. Values are JSON, because the toolkit decodes them."""
+    """Return the hyperparameters of the job and of SageMaker's training toolkit, as JSON, which the toolkit decodes."""
     if options.enable_network_isolation:
         submitted = f"/opt/ml/input/data/{SOURCE_CHANNEL}/{SOURCE_ARCHIVE}"
     own: dict[str, Any] = {
@@ -127,7 +127,7 @@ def _hyperparameters(spec: JobSpec, options: CloudOptions, submitted: str) -> di
 
 
 def _distribution(spec: JobSpec, options: CloudOptions) -> Mapping[str, Any]:
-    """Return the hyperparameters that make the toolkit start MPI; none if headrace's launcher starts MPI."""
+    """Return the hyperparameters that make SageMaker's toolkit start MPI; {} if headrace's launcher starts it."""
     if options.distribution == "launcher":
         return {}
     # The toolkit starts MPI in exactly one group; in the other it runs the entry script once a host.

@@ -32,10 +32,10 @@ from headrace.job.settings import CONTROL_HOSTS_VARIABLE
 
 SERVICE = "headrace.Control"
 MAX_MESSAGE_BYTES = 256 * 1024
-"""Largest call in bytes. It is small because clients can send calls before they are authenticated."""
+"""Limit of a call in bytes. It is small because clients can send calls before they are authenticated."""
 MAX_REPLY_BYTES = 16 << 20
-"""Largest reply in bytes. The largest is a dnn host's status: each of its ranks counts the batches of each worker. With
-8 ranks on the host, and 8,000 workers on 1,000 hosts, that is 5 MB."""
+"""Limit of a reply in bytes. The longest reply is a dnn host's status, with a count of batches for each of its ranks
+and each worker. With 8 ranks on the host, and 8,000 workers on 1,000 hosts, it has 5 MB."""
 CALL_TIMEOUT_S = 3.0
 REFUSAL_LOG_INTERVAL_S = 5.0
 SILENT_MS = 5000
@@ -178,7 +178,7 @@ class ControlClient:
     def call(
         self, method: str, body: Body, timeout_s: float = CALL_TIMEOUT_S, chunks: Iterable[bytes] | None = None
     ) -> Body:
-        """Make one authenticated call and return the reply. If the call is a stream, send `chunks` after it, unsigned.
+        """Make one authenticated call; return the reply. In a stream call, unsigned `chunks` follow the signed message.
 
         Raises:
             ControlError: no reply came in time, or the reply is not authentic.

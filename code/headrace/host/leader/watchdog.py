@@ -22,8 +22,8 @@ class StallWatchdog:
     """Finds out from the files of `headrace.rank.liveness` that no rank makes progress. Scripts need no change.
 
     A step, batch or collective is progress. So is a move: a rank's main thread reaches another place in its code. Until
-    the first step, batch or collective, a printed line counts as a move. Moves are ignored while an allreduce waits for
-    a rank, which may loop for ever. An older file time also counts as a change, since the wall clock may jump back.
+    the first step, batch or collective, a printed line counts as a move. While an allreduce waits for a rank, moves are
+    ignored, since that rank may loop for ever. A file time that goes back counts too: the wall clock may jump back.
     """
 
     def __init__(self, signal_dir: Path, timeout_s: float, start_timeout_s: float, now: float) -> None:

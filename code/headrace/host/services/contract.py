@@ -36,7 +36,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Decision:
-    """A decision that the leader makes once for all hosts. The leader logs `note`, and `event` with `fields`."""
+    """A decision that the leader makes once for all hosts, and logs as text (`note`) and as `event` with `fields`."""
 
     event: str
     fields: Mapping[str, str]
@@ -44,7 +44,7 @@ class Decision:
 
 
 class DataService:
-    """Data service of a job. Each launcher makes one. A host has a launcher or, if SageMaker runs mpirun, one per rank.
+    """A launcher's part of a job's data service. Each host has one launcher, or one per rank if SageMaker runs mpirun.
 
     This base class is local mode: each rank makes its batches, so there is no server to start or to wait for.
     """
@@ -86,11 +86,11 @@ class DataService:
         return False
 
     def decide(self, reports: Mapping[str, Report], without: Collection[str], now: float) -> Decision | None:
-        """Return the decision that all hosts need before they are ready. None: it cannot be made yet, or is not needed.
+        """Return the decision that all hosts need before they are ready; None if it is not needed, or not possible yet.
 
         Args:
             reports: reports received so far, by host.
-            without: lost hosts, without which the job continues.
+            without: lost hosts. The job continues without them.
             now: monotonic seconds.
         """
         return None

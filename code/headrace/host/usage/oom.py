@@ -71,7 +71,7 @@ class KernelKills:
         self._rose: dict[str, float] = {}
 
     def just_now(self) -> str:
-        """Return where a kill was found in the last `JUST_NOW_S`: `here` (this container), `machine` or empty."""
+        """Return where a kill was found within `JUST_NOW_S`: `here` (this container), `machine`, or "" (no kill)."""
         now = self._clock()
         for file, count in self._read().items():
             if count > self._counts.get(file, 0):
@@ -85,7 +85,7 @@ class KernelKills:
 
 
 def explained(cause: RootCause, memory: Mapping[str, Any]) -> RootCause:
-    """Return the root cause. If the kernel killed the process for lack of memory, add this and a remedy to the message.
+    """Return the root cause. After an out-of-memory kill of the process, the message also has this reason and a remedy.
 
     Args:
         memory: the memory report of the cause's host (`HostState.status`): `killed`, from `KernelKills.just_now`, and

@@ -173,7 +173,7 @@ class Meeting:
         raise PreflightError(waiting[-1], message, is_final=True)
 
     def _silent(self) -> list[int]:
-        """Ask all other ranks, and return those that do not answer."""
+        """Ask all other ranks whether they are alive. Return those that do not answer."""
         others = range(1, self.size)
         self._sent += [self.comm.isend(None, rank, ASKED) for rank in others]
         here = self._receive(HERE, time.monotonic() + ANSWER_S)

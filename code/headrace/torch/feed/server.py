@@ -3,7 +3,7 @@
     python -m headrace.torch.feed.server --port 6001 --address algo-1:6001 SCRIPT [ARGUMENT ...]
 
 It runs the training script up to its first batch, forks workers that have the script's datasets, authenticates ranks,
-and hands each connection to a worker. A batch depends only on request and dataset, so all servers make it alike.
+and hands each connection to a worker. A batch depends only on the request and the dataset, not on the server.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class FeedServer:
 
 
 class WorkerPool:
-    """The `count` workers of a server, forked from the process that ran the script. One that ends is replaced."""
+    """The `count` workers of a server, forked from the process that ran the script. A worker that ends is replaced."""
 
     def __init__(self, count: int, stall_timeout_s: float) -> None:
         self.count, self._stall_timeout_s = count, stall_timeout_s
@@ -215,7 +215,7 @@ class WorkerPool:
                 mailbox.close()
 
     def _fork(self, number: int) -> tuple[BaseProcess, socket.socket]:
-        """Fork a worker that dies when the calling thread ends. Return it and the socket for handing it connections."""
+        """Fork a worker that dies with this thread. Return its process and the socket that passes it connections."""
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         limit_s = SAMPLE_SHARE * self._stall_timeout_s
         worker = Worker(number, self.count, self._loaders, limit_s, self._stall_timeout_s)
@@ -312,7 +312,7 @@ class _Serving(FeedServer):
         while script.is_serving():
             time.sleep(LOOK_EVERY_S)
         if self._listener is not None:
-            print(f"the script ended here: {problem}; ranks make the batches of later loaders themselves", flush=True)
+            print(f"the script ended here: {problem}; for loaders not made yet, ranks make the batches", flush=True)
             self.serve_for_good()
 
 

@@ -1,4 +1,4 @@
-"""Division of an `IterableDataset` into shards, and of the shards among the ranks.
+"""Divide an `IterableDataset` into shards, and divide the shards among the ranks.
 
 Rank r takes a batch from shard r, then from shard r + world, … in turn, as torch's loader does with workers. All
 ranks make the same number of steps: without `drop_last`, a rank whose shards have ended repeats its last batch.
@@ -24,7 +24,7 @@ MORE_FILES = (
     "map-style dataset"
 )
 _SHARE_THEMSELVES = ("streaming.base.", "litdata.")
-"""Modules of Mosaic's and Lightning's datasets. They are refused: each worker waits for the workers of all ranks."""
+"""Modules of Mosaic's and Lightning's datasets. They are refused, because each worker waits for all ranks' workers."""
 Open = Callable[[Callable[[int, int], ShardRequest], int], Any]
 """Opens a source of batches, with `next` and `close`. Arguments: a function that makes requests; number of shards."""
 
@@ -44,7 +44,7 @@ def taken_after(steps: int, world: int, begun: Sequence[int], lengths: Mapping[i
 
     Args:
         begun: for each shard, the number of batches that were trained on before these steps.
-        lengths: number of batches of each shard that is known to have ended; other shards are longer.
+        lengths: by shard, its number of batches if it is known to have ended. Other shards go on after these steps.
     """
     taken = list(begun)
     for rank in range(world):
@@ -182,7 +182,7 @@ class StreamShards:
     def _agreed(self, own: Iterator[Fetched], end: StreamEnd, open_shards: Open) -> Iterator[Fetched]:
         """Yield one batch for each step that all ranks make. Repeat this rank's last batch while others have more.
 
-        Before a rank yields a batch, it says whether it has another one. So ranks rarely wait for each other.
+        Before yielding a batch, a rank publishes whether it has one for the next step. So others rarely wait for it.
         """
         fetched = next(own, None)
         last: Any = None
@@ -208,7 +208,7 @@ class StreamShards:
             fetched = following
 
     def _from_before(self, open_shards: Open) -> Fetched:
-        """Remake an earlier run's last batch, for a rank that got none. Raises `InputError` if no shard was begun."""
+        """Remake an earlier run's last batch if this rank got none. Raises `InputError` if this run began the epoch."""
         known = [shard for shard in (*self.own, *range(self.shards)) if self._begun[shard]]
         if not known:
             raise InputError(
