@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 LONGEST_LINE_BYTES = 1000
-"""Largest number of bytes of a log line that is sent with an outcome, because messages between hosts have a limit."""
+"""Log lines that are sent with an outcome are cut to this many bytes: messages between hosts have a size limit."""
 LOG_TAIL_LINES = 30
 """Number of lines of a failed process's log that are sent with the root cause."""
 
@@ -19,7 +19,7 @@ class RootCause:
 
     host: str
     process: str
-    """The process's name, such as `rank1` or `worker-0`; `role` in JSON and log events."""
+    """The process's name, such as `rank1` or `worker-0`. JSON and log events call this field `role`."""
     message: str
     pid: int | None = None
     exit_code: int | None = None

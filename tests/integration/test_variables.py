@@ -149,5 +149,5 @@ def filling():
 @pytest.mark.parametrize("make", [counting, counting_now_and_then, normalizing, filling])
 def test_what_a_function_writes_is_refused_with_the_line(use, make):
     use("127.0.0.1:1")  # no server is there, and none may be asked
-    with pytest.raises(InputError, match=r"test_variables\.py:\d+: map\(\w+\): it writes a variable or a table"):
+    with pytest.raises(InputError, match=r"test_variables\.py:\d+: map\(\w+\): its function writes a variable"):
         data.distribute(tf.data.Dataset.range(8).map(make()).batch(2))

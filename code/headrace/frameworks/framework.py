@@ -14,7 +14,7 @@ class Said(NamedTuple):
 
     lines: Sequence[str]
     names_its_type: bool = False
-    """True if `lines` begin with the type of the original error, so that the type need not be added."""
+    """True if `lines` begin with the type of the original error. If False, the exception's own type is put in front."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class RankFacts:
 
 @dataclass(frozen=True)
 class StallWords:
-    """Patterns for a stall warning of `reducer` (Horovod): a `complaint`, then a `missing_rank` line for each rank."""
+    """Patterns for lines in which `reducer` (Horovod) warns of a stall: `complaint`, then a `missing_rank` per rank."""
 
     reducer: str
     complaint: re.Pattern[str]

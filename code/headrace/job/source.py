@@ -1,4 +1,4 @@
-"""Select the files of the source dir that hosts get, the same ones on SageMaker and on simulated hosts."""
+"""Select the source dir's files to copy to the hosts. SageMaker and simulated hosts get the same files."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ def source_files(source_dir: Path, left_out: Collection[Path] = ()) -> list[Path
 def host_files(source_dir: Path, left_out: Collection[Path] = ()) -> dict[Path, Path | bytes]:
     """Return all files that hosts get, by path in their source dir: the user's files and headrace's own.
 
-    If the source dir contains headrace, as the `code` of a checkout does, no files are added. Only its constraints.txt
-    changes: hosts get the part that applies to them.
+    If the source dir already contains headrace, as the `code` of a checkout does, no files are added. Of the file
+    constraints.txt, hosts get only the lines that are meant for hosts.
 
     Raises:
         InputError: one of the user's files would replace one of headrace's.

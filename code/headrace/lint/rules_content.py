@@ -59,7 +59,7 @@ def wide_wire(subject: Subject) -> Iterator[Finding]:
         layer = "Lambda(tf.image.per_image_standardization)" if by_image else "Rescaling(1 / 255)"
         fix = f"keep pixels uint8 up to distribute, and scale them in the model: keras.layers.{layer}"
     else:
-        origin, narrow_type = "which can be narrowed only if the values fit", "numbers of half the width"
+        origin, narrow_type = "safe to narrow only if the values fit", "numbers of half the width"
         fix = "if the values fit: tf.cast before distribute, and tf.cast back in the model"
     if wide:
         cost = f"{', '.join(wide)}, {origin}: {size_text(now)} a batch, {size_text(then)} as {narrow_type}"
@@ -123,7 +123,7 @@ def decode_then_crop(subject: Subject) -> Iterator[Finding]:
             continue
         height, width = _crop_size(crops[0])
         cost = f"whole JPEGs are decoded, of which {height or '?'} × {width or '?'} pixels are used"
-        yield Finding("decode-then-crop", where(stage), cost, CROP, "faster decoding, of a JPEG of 375 × 500",
+        yield Finding("decode-then-crop", where(stage), cost, CROP, "faster decoding for a JPEG of 375 × 500",
                       True, "tf.image.decode_and_crop_jpeg(bytes, [y, x, height, width]), "
                       "with tf.io.extract_jpeg_shape(bytes)")  # fmt: skip
 

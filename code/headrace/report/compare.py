@@ -123,7 +123,7 @@ def _cpu(record: Mapping[str, Any] | None) -> str:
 
 
 def verdict(summaries: Sequence[Mapping[str, Any]], prices: Sequence[Price | None]) -> list[str]:
-    """Return a line on each run, then each later run's comparison with the first, or why they cannot be compared."""
+    """Return a line on each run. Then compare each later run with the first, or say why it cannot be compared."""
     lines = [_of_one(summary) for summary in summaries]
     first, first_price = summaries[0], prices[0]
     for summary, price in zip(summaries[1:], prices[1:], strict=True):

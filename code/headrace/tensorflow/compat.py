@@ -74,7 +74,7 @@ def graph_of(dataset: tf.data.Dataset) -> bytes:
 
 
 def registered_dataset(**how: Any) -> tf.data.Dataset:
-    """Return a dataset that tf.data workers make. Public `from_dataset_id` lacks `task_refresh_interval_hint_ms`."""
+    """Return a dataset that tf.data workers make. Unlike `from_dataset_id`, takes `task_refresh_interval_hint_ms`."""
     return data_service_ops._from_dataset_id(**how)
 
 

@@ -24,8 +24,8 @@ class Distribution:
     compression: str = "none"
     """`none` suits a cluster network, where snappy costs more time than it saves; `snappy` suits slow networks."""
     sharding: str = "dynamic"
-    """`dynamic`: the workers share out the elements (or the files that the dataset begins with), so each is made once.
-    `off`: each worker makes the whole dataset; the script should then repeat and shuffle the dataset."""
+    """`dynamic`: the workers divide the dataset's elements (its files, if it begins with files). Each element is made
+    once. `off`: each worker makes the whole dataset; the script should then repeat and shuffle the dataset."""
     shared: bool = True
     """True: all ranks have one dataset and split its stream. False: each rank gets all of its own dataset."""
     coordinated: bool = False
@@ -38,9 +38,9 @@ class Distribution:
     """`headrace`: our own protocol, straight from a worker's tensors to a rank's; `grpc`: TensorFlow's, half as fast;
     `auto`: `headrace` if it is built and nothing is compressed."""
     target_workers: str = "any"
-    """`any`: every worker; `local`: only workers on the reader's own host; `auto`: TensorFlow decides."""
+    """Workers that a rank reads from. `any`: all; `local`: those on the rank's own host; `auto`: TensorFlow decides."""
     max_outstanding_requests: int | None = None
-    """Batches that a rank requests ahead. None: 2 for a finite shared stream, else 8. Not with `coordinated`."""
+    """Batches that a rank requests ahead. None: 2 (finite shared stream) or 8; TensorFlow decides for `coordinated`."""
     deterministic: bool | None = None
     """True: parallel calls on the workers keep their order. None: the dataset's own options decide."""
     uneven: str = "pad"

@@ -289,7 +289,7 @@ class DataLoader(TorchDataLoader[Any]):
             )
 
     def _agree(self, **begins: Any) -> Any:
-        """Compare settings with rank 0's; return torch.distributed's store. Raises `InputError`, `DeadlineError`."""
+        """Check settings against rank 0's. Return torch.distributed's store. Raises `InputError`, `DeadlineError`."""
         distributed.check_world()
         store = distributed.store_of_ranks() if self.ranks > 1 else None
         if store is not None:

@@ -183,7 +183,7 @@ def plug_in(switch_net: int, name: str, address: str) -> None:
 
 
 def mount_base_dir(folder: Path) -> None:
-    """Mount `folder` on /opt/ml. If /opt/ml is missing, make it in a tmpfs copy of /opt, where only root may write."""
+    """Mount `folder` on /opt/ml. Only root may write in /opt, so a missing /opt/ml is made in a tmpfs copy of /opt."""
     if not BASE_DIR.is_dir():
         opt = BASE_DIR.parent
         syscalls.mount(str(opt), str(opt), "none", syscalls.MS_BIND | syscalls.MS_REC)

@@ -25,7 +25,7 @@ SLOW_LATENCY_S, SLOW_BYTES_PER_S = 0.005, 100e6
 """Limits of a healthy link. A training job's hosts share a network of 10 Gbit/s or more, so a worse value means a fault
 or a wrong network interface."""
 SLOWER = 4.0
-"""Factor by which a link's bandwidth may be below the median of all links between hosts."""
+"""A link is slow if its bandwidth times this factor is below the median bandwidth of all links between hosts."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ def table(
 
 
 def _fail(meeting: Any, error: Any) -> None:
-    """Report the error and end all ranks. The launcher reads the root cause from the event."""
+    """Print the error as a `preflight_failed` event, in which the launcher finds the root cause. Then end all ranks."""
     said = urllib.parse.quote(str(error), safe=string.punctuation.replace("%", ""))
     host = meeting.hosts[error.rank]
     print(format_event(PREFLIGHT_FAILED, rank=error.rank, host=host, error=said), flush=True)

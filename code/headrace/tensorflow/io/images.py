@@ -76,7 +76,7 @@ def blur(images: tf.Tensor, size: int = 3) -> tf.Tensor:
 
 
 def to_uint8(images: tf.Tensor) -> tf.Tensor:
-    """Round pixels to whole values, so that the network carries one byte for each."""
+    """Round and clip pixel values to uint8, so that only one byte per value is sent to the ranks."""
     return tf.saturate_cast(tf.round(images), tf.uint8)
 
 

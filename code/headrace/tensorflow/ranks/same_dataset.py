@@ -36,7 +36,7 @@ _contents: weakref.WeakKeyDictionary[DatasetGraph, dict[tuple[str, ...], bytes]]
 
 
 def told(graph: DatasetGraph) -> list[tuple[str, int]]:
-    """Return each transformation's script line and fingerprint, inputs first: ranks' first difference is the cause."""
+    """Return each transformation's script line and fingerprint. Inputs come first: the first to differ is at fault."""
     nodes = [graph.sink, *itertools.islice(dict.fromkeys(graph.sink.subtree()), 1, MOST_TOLD)]
     return [place(node, seeds=False) for node in reversed(nodes)]
 

@@ -1,4 +1,4 @@
-"""Make a dataset's random generators differ by rank and by pass. Refuse writes to any other variable or table."""
+"""Make states of a dataset's random generators differ by rank and pass. Refuse writes to other variables and tables."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def refuse_written(graph: DatasetGraph) -> None:
         for _, edge in _written(node):
             if edge not in seeds:
                 raise InputError(
-                    f"{node.place}: it writes a variable or a table. Every worker or rank would write its own copy, so "
-                    "that a counter, for example, would be wrong. Count with .enumerate(), keep a state with "
+                    f"{node.place}: its function writes a variable or table. Every worker or rank would write its "
+                    "own copy, and a counter, for example, would be wrong. Count with .enumerate(), keep a state with "
                     f".scan(…), or write before the dataset is made{AS_IT_IS}"
                 )
 
@@ -80,9 +80,9 @@ def first_values(graph: DatasetGraph) -> list[Any]:
 
 
 def begin(seeds: Iterable[Any], which: str) -> None:
-    """Derive new random states for these constants from the old ones and `which`, a text that names a rank or pass.
+    """Replace the random state in each constant of `seeds` by one made from the old state and `which`.
 
-    Equal states stay equal: two layers with one seed draw the same numbers, as for an image and its mask.
+    The text `which` names a rank or pass. Equal states stay equal: two layers with one seed treat image and mask alike.
     """
     for each in seeds:
         before = tf.make_ndarray(each.attr["value"].tensor)

@@ -27,8 +27,8 @@ AHEAD = 3
 """The most batches of a shard that the rank requests or holds. Requests are limited because each answer must be read at
 once: a server that cannot send an answer for some seconds assumes that the rank is dead (`socket_buffers.prepare`)."""
 PATIENCE_S = 10.0
-"""Seconds of silence after which the rank tries another worker; doubled after each silence. While a worker makes a
-batch, it reports this every two seconds."""
+"""Seconds of silence after which the rank tries another worker. Each silence doubles this limit. A worker that is still
+making a batch is not silent: it sends a report every two seconds."""
 LOOK_EVERY_S = 0.25
 
 
@@ -63,7 +63,7 @@ class StreamEpoch:
 
 
 class _Room:
-    """Limits a shard's batches, requested or held, by memory. Each is taken to be as large as the largest so far."""
+    """Computes how many batches a shard may request or hold in memory, if all are as large as the largest so far."""
 
     def __init__(self, shards: int, most_bytes: int) -> None:
         self._shards, self._most_bytes, self.largest = shards, most_bytes, 0
@@ -76,7 +76,7 @@ class _Lane:
     """One shard, with a thread that requests and receives its batches.
 
     Args:
-        place: place in `feeds.servers` of the first server to use; after a failure, the next one is used.
+        place: index of the first server to use in `feeds.servers`, modulo its length. After a failure, 1 is added.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class _Lane:
                 return
 
     def _is_alive(self, at: bytes) -> None:
-        """Count a new sample as progress. After a resume, a worker may remake earlier batches before it sends one."""
+        """Count a report of a new sample as progress: after a resume, samples may be replayed before any batch."""
         if at != self._at:
             self._at, self._moved_at = at, time.monotonic()
             liveness.note_progress()

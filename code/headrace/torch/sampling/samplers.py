@@ -1,6 +1,6 @@
-"""Draw the order of an epoch's samples from torch's samplers or the script's own. All ranks get the same order.
+"""Draw an epoch's indices from a sampler, which is torch's or the script's own. All ranks get the same order.
 
-Every rank draws all indices of an epoch with the same seed. From an endless sampler, it draws them during training.
+Each rank iterates over the whole sampler, with the same seed. It iterates over an endless sampler during training.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from headrace.torch.fetch.rng import Apart, seed_all
 
 ENDLESS = sys.maxsize
 MOST_AT_ONCE = 1 << 22
-"""Greatest length of a sampler whose indices are drawn all at once. A longer one is drawn as training goes on."""
+"""If a sampler's length is at most this, its indices are drawn at once. Otherwise they are drawn during training."""
 _MORE_THAN_SAID = 64
-"""A sampler is endless if it yields over 2 × length + this many indices. Without a length, the dataset's is used."""
+"""A sampler is endless if it yields over 2 × length + this value. Without a length, the dataset's length counts."""
 _CHUNK = 1 << 10
 """Number of samples that are drawn at once from an endless sampler."""
 
@@ -157,11 +157,11 @@ class LazyOrder(Sequence[Any]):
 
     @property
     def end(self) -> int:
-        """First position that is not drawn yet."""
+        """First position whose index is not drawn yet."""
         return self._from + len(self._held)
 
     def draw(self, start: int, end: int, keep: range) -> None:
-        """Draw the positions up to `end`. Positions before `start` are forgotten, except those in `keep`."""
+        """Draw the indices up to position `end`. Drop indices before position `start`, except positions in `keep`."""
         while self.end < min(end, self._count):
             more = self._drawing.take(samples=_CHUNK)[: self._count - self.end]
             with self._lock:
