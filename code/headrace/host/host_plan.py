@@ -148,7 +148,7 @@ def python_environ(plan: HostPlan) -> dict[str, str]:
 
 
 def _temporary_files(plan: HostPlan) -> dict[str, str]:
-    """Return TMPDIR, set to the work folder: the launcher removes this folder even if the process is killed.
+    """Return TMPDIR, set to the work folder. The launcher removes this folder even if a process that uses it is killed.
 
     The result is empty if the folder's path is too long for the sockets that a framework makes in TMPDIR.
     """

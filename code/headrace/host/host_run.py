@@ -144,7 +144,7 @@ class HostRun:
         return left if left and (found is fallback or WITHOUT_A_WORD in found.message) else found
 
     def wait(self, timeout_s: float = TICK_S) -> None:
-        """Act on events for at most `timeout_s`. Return early on an event, unless it brings only a host's measurements.
+        """Act on events for at most `timeout_s`, or until an event brings more than a host's measurements.
 
         Raises:
             SetupError: the MPI daemon cannot be started.
@@ -181,7 +181,7 @@ class HostRun:
 def host_run(plan: HostPlan, service: DataService, log: HostLog) -> Iterator[HostRun]:
     """Yield a running host; on exit end every child and remove the work folder.
 
-    From now on, SIGTERM and SIGINT request the job's end. Once the job has ended, this process ignores them.
+    During the run, SIGTERM and SIGINT request the job's end. Once the job has ended, this process ignores them.
     """
     host, leader = plan.topology.current.name, plan.topology.leader.name
     inbox = Inbox()

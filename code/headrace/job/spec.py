@@ -22,7 +22,7 @@ MAX_PROCESSES = 999
 LOCAL_PROCESSES_PER_HOST = 2
 """The default number of ranks of a simulated dnn host."""
 DISTRIBUTIONS = ("launcher", "mpi")
-"""The programs that can start MPI on SageMaker: headrace's launcher, or (`mpi`) SageMaker's training toolkit."""
+"""The programs that can start MPI on SageMaker: `launcher` is headrace's, `mpi` is SageMaker's training toolkit."""
 ISOLATIONS = ("auto", "namespaces", "loopback")
 """The ways to simulate hosts on one machine; auto: namespaces if the machine allows them, else loopback."""
 _JOB_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
@@ -161,8 +161,8 @@ class JobSpec:
         theirs = source_files(self.source_dir, self.left_out)
         if Path(self.training_script) not in theirs:
             raise InputError(
-                f"--training_script {self.training_script} would not reach the hosts. It is in a virtual environment, "
-                "--output_dir, a --channel or --checkpoint_s3_uri, or a .gitignore excludes it or its folder; move it"
+                f"--training_script {self.training_script} would not reach the hosts: a .gitignore excludes it or its "
+                "folder, or it is in a virtual environment, --output_dir, a --channel or --checkpoint_s3_uri; move it"
             )
         refuse_shadows(self.source_dir, theirs)
 

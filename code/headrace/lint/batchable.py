@@ -37,7 +37,7 @@ def batch_size_after(pipeline: Pipeline, stage: Stage) -> int:
 def how_batchable(stage: Stage, size: int) -> str:
     """Return how a map's function could take batches of `size` elements; empty if it could not.
 
-    `native`: as it is, since all its operations take batches. `vectorised`: through `tf.vectorized_map`.
+    `native`: unchanged, since all the function's operations take batches. `vectorised`: through `tf.vectorized_map`.
     """
     if any(_NOT_BATCHABLE.search(op) for op in stage.ops) or only_regroups(stage):
         return ""

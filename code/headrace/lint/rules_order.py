@@ -55,7 +55,7 @@ def sequential_interleave(subject: Subject) -> Iterator[Finding]:
             files = min(known) if known else 0
             if files != 1:
                 yield Finding("sequential-interleave", where(stage), f"one of {files or 'several'} open files is read "
-                              "at a time", float(files) or None, "at most faster reading from slow storage", True,
+                              "at a time", float(files) or None, "faster reads of slow storage, in the best case", True,
                               ".interleave(…, num_parallel_calls=tf.data.AUTOTUNE)")  # fmt: skip
 
 

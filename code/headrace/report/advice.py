@@ -12,7 +12,7 @@ from headrace.report.candidates import NEARLY, Option, cheapest, fastest, worth_
 HARDLY_WAITS = 0.05
 """Up to this share of time spent waiting for data, data hosts are not advised. Above it, prices decide."""
 _ROUNDED = 1.0005
-"""Factor that raises the hours and dollars in the error message. Rounded down, they would be too low as new limits."""
+"""Factor for the hours and dollars in the error message. Rounded, they must still suffice as new limits."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def _reasons(choice: Option, found: Sequence[Option], waits: float) -> list[str]
     quickest = fastest(found)
     times = alone.prediction.step_s / quickest.prediction.step_s
     return [
-        "Don't add data hosts: they save less than they cost, or jobs with them exceed your limits, or the job "
+        "Don't add data hosts: they save less than they cost, or jobs with data hosts exceed your limits, or the job "
         f"without them is within your limits. The fastest job is {times:.2f} times as fast{_price_of(quickest, alone)}."
     ]
 

@@ -96,8 +96,8 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
 
     The optimizer keeps its class name and configuration, so a saved model loads anywhere as a plain Keras model. With
     `gradient_accumulation_steps` only accumulated gradients are averaged. Pass a `LossScaleOptimizer` to this function.
-    If the result is wrapped in one, as by `compile` under mixed_float16, give fit `callbacks.Measure`, or the broadcast
-    or metric callback of `hvd.callbacks`. Otherwise the first step raises an error: ranks would skip different steps.
+    If you or `compile` (under mixed_float16) wrap the result in a `LossScaleOptimizer`, ranks can skip different steps:
+    the first step raises an error unless fit has `callbacks.Measure`, or `hvd.callbacks`' broadcast or metric callback.
 
     Args:
         optimizer: a Keras 3 optimizer, or the name of one. An unused optimizer is changed in place; for a used one, a

@@ -83,7 +83,7 @@ class CheckpointFolder:
             )  # fmt: skip
 
     def is_due(self, every_s: float) -> bool:
-        """Return whether the last checkpoint, or the start, was at least `every_s` seconds ago; always False for 0."""
+        """Return whether `every_s` seconds have passed since the last checkpoint or the start. For 0, return False."""
         return 0 < every_s <= time.monotonic() - self._saved_at
 
     def newest(self) -> Path | None:

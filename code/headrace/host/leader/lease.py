@@ -1,4 +1,4 @@
-"""Call one other host in a thread, to renew its lease with the leader, until the host has the job's outcome.
+"""Renew the lease of one other host: a thread calls the host at intervals, until the host has the job's outcome.
 
 A host that has not answered for `Settings.lease_s` seconds is lost. This module decides how often the leader calls it.
 """
@@ -17,9 +17,9 @@ RENEW_INTERVAL_S = 1.0
 STEPPING_INTERVAL_S = 2.5
 """Seconds between calls during training. There is little news then, and each call takes CPU time from the trainer."""
 FIGURES = ("cpu", "memory", "suspended", "received")
-"""Fields that differ in each status. A change in only these does not wake the main loop."""
+"""Measurements in a host's status, which change all the time. If only they change, the main loop is not woken."""
 RENEWALS_PER_LEASE = 4
-"""Least number of calls within a lease, if the host answers each at once."""
+"""Minimum number of calls within a lease, for a host that answers without delay."""
 
 
 class Lease:

@@ -26,8 +26,8 @@ class LearningRateScheduleCallback(StepCallback):
 
     Args:
         initial_lr: learning rate to multiply.
-        multiplier: a number, or a function of the epoch; with `staircase=False` the epoch has a
-            fraction and the rate changes each step.
+        multiplier: a number, or a function of the epoch. With `staircase=False` the function is called at each step,
+            with a fractional epoch such as 2.25, and the rate changes each step.
         start_epoch, end_epoch: the first epoch in which the callback acts, and the first in which it no longer does.
         steps_per_epoch: steps in an epoch, for `staircase=False`. None: the number that Keras knows. If Keras knows
             none, the callback counts the first epoch's steps, and changes the rate each step from the second epoch on.

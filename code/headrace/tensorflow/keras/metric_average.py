@@ -20,11 +20,11 @@ smaller differences; the norms of two models with different random weights diffe
 
 
 class MetricAverageCallback(keras.callbacks.Callback):
-    """Combines epoch metrics over all ranks; put it before callbacks that use them.
+    """Combines epoch metrics over all ranks. Put this callback before callbacks that use the metrics.
 
     Training metrics are averaged. Held-out metrics, including counts, are exact if each rank evaluates its part of a
     held-out set (`data.split_by_rank`): the ranks' sums are added up, so parts may differ in size. All ranks must
-    evaluate, or none. Values from `test_step` that are no metrics are averaged over the ranks' last batches.
+    evaluate, or none. If `test_step` returns other values than metrics, those of the ranks' last batches are averaged.
 
     Moving statistics (batch normalisation) are averaged before each evaluation and at the end of each epoch, so that
     all ranks end with the same model. Rank 0 warns once if weights or learning rates differ between ranks.
@@ -104,7 +104,7 @@ def _norm_and_rate(model: keras.Model) -> tuple[float, float]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a number, or an array where the metric has a number for each class."""
+    """Return a metric's value as a float, or as an array if the metric has a number for each class."""
     array = np.asarray(value, np.float64)
     return array.item() if array.ndim == 0 else array
 

@@ -2,7 +2,7 @@
 
 If its batches can be counted before training, each rank gets a `Share`: a part with a known number of batches. Keras
 then knows the number of steps, and ranks need not ask each other whether an epoch has ended. If each rank makes its own
-batches, as in `split_by_rank`, `dealt` selects its elements, its blocks of elements or, with few files, its records.
+batches, as in `split_by_rank`, `dealt` selects what it reads: elements, blocks of elements or, with few files, records.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Share:
 
     @property
     def _turns(self) -> int:
-        """The number of turns in which every rank takes a full piece, of `most` batches."""
+        """The number of full turns. In a full turn, every rank takes `most` consecutive batches."""
         return self.batches // (self.ranks * self.most)
 
     @property
@@ -54,13 +54,13 @@ class Share:
         return self.batches - self._turns * self.ranks * self.most
 
     def pieces(self) -> int:
-        """Return the number of this rank's pieces."""
+        """Return how many pieces (runs of consecutive batches) this rank takes."""
         full, left = divmod(self._rest, self.ranks)
         place = int(place_of(tf.constant(self._turns + full, tf.int64), self.ranks, self.rank))
         return self._turns + full + (place < left)
 
     def piece(self, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return a piece's first element and number of elements; the last piece may reach beyond the listing's end."""
+        """Return the first element and number of elements of piece `number`. The last piece may exceed the dataset."""
         place = place_of(number, self.ranks, self.rank)
         is_large = number < self._turns
         large = (number * self.ranks + place) * self.most
@@ -110,7 +110,7 @@ def shrink_shuffles(graph: DatasetGraph, source: Node, share: Share) -> None:
 
 
 def _elements_of_a_batch(sink: Node, listing: Node) -> int:
-    """Return how many elements of `listing` make a batch of `sink`; 0 if a node between may change their number."""
+    """Return how many elements of `listing` make a batch of `sink`; 0 if anything between may add or drop elements."""
     size, node = 1, sink
     while node is not listing:
         if node.op not in (*ONE_TO_ONE, *BATCHES):
@@ -121,7 +121,7 @@ def _elements_of_a_batch(sink: Node, listing: Node) -> int:
 
 
 def ranks_that_share(source: Source) -> tuple[int, int]:
-    """Return the number of ranks and this rank's number. Raise `InputError` if an endless dataset has too few parts."""
+    """Return the world size and this rank. Raise `InputError` if an endless dataset has fewer blocks than ranks."""
     node, ranks = source.node, collectives.size()
     parts = source.blocks if source.elements != INFINITE and not source.expanding else ranks
     if parts < ranks and is_endless(node.graph.sink):
@@ -134,13 +134,13 @@ def ranks_that_share(source: Source) -> tuple[int, int]:
 
 
 def dealt(records: tf.data.Dataset, ranks: int, rank: int, listing: int = 0) -> tf.data.Dataset:
-    """Return a rank's part of the records: one of every `ranks` consecutive records, at a place that varies.
+    """Return a rank's part of the records: one of each group of `ranks` records, at a position that differs by group.
 
-    Files or classes may be interleaved. If the place were fixed, a rank would get records of only some files, or
+    Files or classes may be interleaved. If the position were fixed, a rank would get records of only some files, or
     batches of a single class.
 
     Args:
-        listing: number of this dataset, if there are several. It shifts the places, to spread first records over ranks.
+        listing: number of this dataset among several. It shifts positions, so that first records go to various ranks.
     """
 
     def is_ours(number: tf.Tensor, _: Any) -> tf.Tensor:
@@ -150,7 +150,7 @@ def dealt(records: tf.data.Dataset, ranks: int, rank: int, listing: int = 0) -> 
 
 
 def place_of(turn: tf.Tensor, ranks: int, rank: int, listing: int = 0) -> tf.Tensor:
-    """Return the place of this rank's record in group number `turn` of `ranks` records; see `dealt`."""
+    """Return the position of a rank's record in a group of `ranks` records. `turn` numbers the group; see `dealt`."""
     of_listing = listing % ranks + _mixed(listing // ranks) % ranks
     mixed = (turn + 1) * _ODD
     mixed = tf.bitwise.bitwise_xor(mixed, tf.bitwise.right_shift(mixed, 29)) * _ODD

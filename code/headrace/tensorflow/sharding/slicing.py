@@ -22,11 +22,11 @@ PARALLEL_BLOCKS = 4
 """Number of blocks that are made in parallel if the listing contains a `map`."""
 raw = tf.raw_ops
 Piece = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
-"""Function that takes a block's number, and returns its first element's number and its number of elements."""
+"""Function that takes a block's number, and returns the number of its first element and how many elements it has."""
 
 
 def block_of(node: Node, first: tf.Tensor, count: tf.Tensor, spec: Any = None) -> tf.data.Dataset:
-    """Return the elements `first`, …, `first + count - 1` of a listing, or fewer at its end.
+    """Return the elements `first`, …, `first + count - 1` of the dataset `node`, or fewer at its end.
 
     Call this in the function of a `flat_map` or `interleave`.
 
@@ -44,10 +44,10 @@ def in_blocks(
     order: Order | None = None,
     piece: Piece | None = None,
 ) -> tf.data.Dataset:
-    """Return the elements of a listing in blocks of `size`; `blocks` yields the numbers of the blocks.
+    """Return the elements of the blocks whose numbers `blocks` yields. A block is `size` successive elements of `node`.
 
     Args:
-        order: the order of the elements, if it is not the listing's own.
+        order: the order of the elements, if it is not that of `node`.
         piece: gives each block's first element and its size (up to `size`), for blocks with gaps or unequal sizes.
     """
 
@@ -62,7 +62,7 @@ def in_blocks(
 
 
 def is_addressable(node: Node) -> bool:
-    """Return whether a block can be made without making the elements before it."""
+    """Return whether a block of this dataset can be made without making the elements before it."""
     if node.op == "RangeDataset" or is_rows(node) or records_of(node):
         return True
     through = node.op in PASSING or (_has_cut(node) and node.op != "ShuffleDataset")
@@ -70,12 +70,12 @@ def is_addressable(node: Node) -> bool:
 
 
 def _has_cut(node: Node) -> bool:
-    """Return whether a function in `_CUTS` can make a block of this transformation."""
+    """Return whether a function in `_CUTS` can make a block (successive elements) of this transformation's output."""
     return node.op in _CUTS and (node.op not in ("RepeatDataset", "ConcatenateDataset") or node.inputs[0].size > 0)
 
 
 def _cut(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Return a block as a variant tensor. The block may reach beyond the listing's end."""
+    """Return the elements `first`, …, `first + count - 1` of a dataset as a variant tensor, or fewer at its end."""
     if node.op in PASSING:
         return _cut(node.inputs[0], first, count)
     if is_rows(node):
@@ -139,7 +139,7 @@ def _repeat(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
 
 
 def _shuffle(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Return a block of a shuffle with a fixed order. Maps upstream of it run on the block's elements only."""
+    """Return a block of a shuffle with a fixed order. Maps before the shuffle run on the block's elements only."""
     inner, later = node.inputs[0], []
     while inner.op in (*FUNCTIONS, *PASSING):
         later += [inner] if inner.op in FUNCTIONS else []
@@ -165,7 +165,7 @@ _CUTS = {
 
 
 def _whole(node: Node) -> tf.Tensor:
-    """Return a whole listing, but without its caches and shuffle counters, since all blocks would share them."""
+    """Return the whole dataset, but without its caches and shuffle counters. Otherwise all blocks would share these."""
     if node.op in PASSING:
         return _whole(node.inputs[0])
     if node.op == "ShuffleDataset":
@@ -187,7 +187,7 @@ def _part(node: Node, variant: tf.Tensor, first: tf.Tensor, count: tf.Tensor) ->
 
 
 def _within(first: tf.Tensor, count: tf.Tensor, total: int) -> tf.Tensor:
-    """Return how many of the `count` places that begin at `first` are below `total`."""
+    """Return how many of the numbers `first`, …, `first + count - 1` are below `total`."""
     return tf.clip_by_value(total - first, 0, count)
 
 

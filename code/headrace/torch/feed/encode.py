@@ -2,7 +2,7 @@
 
 These can be sent, nested in each other: tensors and arrays of any dtype, numbers, texts, bytes, paths, dates and None;
 lists, tuples, sets, named tuples, dicts and other mappings; dataclasses, enumerations and objects of plain classes;
-tensors of subclasses, with their attributes. Only a class's name is sent, so the receiver must have imported it.
+instances of Tensor's subclasses, with attributes. Only a class's name is sent, so the receiver must import the class.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def seed_all(seed: int, own: Generators | None = None) -> None:
 
 
 class Apart:
-    """A separate state of the global random generators, for code that runs with interruptions, such as a sampler.
+    """A second state of the global random generators, for code that alternates with other code, such as a sampler.
 
     Args:
         generators: further generators that the code draws from.
@@ -90,7 +90,7 @@ class Apart:
 
     @contextlib.contextmanager
     def drawing(self) -> Iterator[None]:
-        """Context in which draws continue from this state. Afterwards the generators get their earlier state back."""
+        """Context in which the generators continue from this object's state. On exit, their old state is restored."""
         with kept(self._generators):
             for each, state in zip(self._generators, self._states, strict=False):  # at first there is none
                 _set_state(each, state)
@@ -161,7 +161,7 @@ def _attributes(value: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _can_be_seeded(generator: Any) -> bool:
-    """Return whether workers may seed a generator. They may not seed a global one, the system's or a GPU's."""
+    """Return whether workers may seed a generator. They must not seed a global one, a SystemRandom or one on a GPU."""
     if isinstance(generator, random.SystemRandom) or any(generator is each for each in GLOBAL):
         return False
     if isinstance(generator, torch.Generator):
@@ -176,9 +176,9 @@ _epochs: dict[int, tuple[weakref.ref[Any], tuple[int, int]]] = {}
 
 
 def set_epoch(dataset: Any, seed: int, epoch: int) -> bool:
-    """Call `set_epoch(epoch)` of a dataset or, if it has none, of the datasets in it. Return whether any was called.
+    """Call `set_epoch` of the dataset, or of the datasets inside it if it has none. Return whether any was called.
 
-    A dataset that is already at this seed and epoch is skipped. All processes draw the same numbers in `set_epoch`.
+    A dataset that is already at this seed and epoch is skipped. In `set_epoch`, all processes draw the same numbers.
     """
     called = False
     for each in with_set_epoch(dataset):

@@ -1,4 +1,4 @@
-"""Send batches from worker to trainer over plain TCP, by a transfer protocol for tf.data service in place of gRPC.
+"""A data transfer protocol for tf.data service, which sends batches from worker to trainer over plain TCP, not gRPC.
 
 `transfer.cc` is built once for the installed TensorFlow: by `make setup`, in the container image, or else by the first
 process that needs it. Workers and ranks load the library. If it cannot be built, gRPC carries the batches.
@@ -60,10 +60,10 @@ def tensorflow_version() -> str:
 
 
 def library_path() -> Path:
-    """Return the path of the library for this TensorFlow, built or not. Raise `ImportError` or `SetupError`.
+    """Return the library's path. Raise `ImportError` or `SetupError` if TensorFlow is missing or not supported.
 
-    The library lies beside TensorFlow. Its name holds the versions of TensorFlow and the C library, and a digest of the
-    sources: libraries of different sources never talk to each other.
+    Once built, the library lies beside TensorFlow. Its name holds the versions of TensorFlow and the C library, and a
+    digest of the sources, so that a process never loads a library of other sources.
     """
     digest = hashlib.sha256()
     for name in SOURCES:
@@ -74,7 +74,7 @@ def library_path() -> Path:
 
 
 def check_server(address: str) -> None:
-    """Raise `SetupError` unless the protocol's server answers at `HOST:PORT`. TensorFlow only logs such a failure."""
+    """Raise `SetupError` if no transfer server answers at `HOST:PORT`. TensorFlow only logs a failed start."""
     port, secret = address.rpartition(":")[2], os.environ.get(SECRET_VARIABLE, "")
     try:
         try:
@@ -103,7 +103,7 @@ def agreed_protocol(path: Path, timeout_s: float) -> str:
 
 
 def build_environ() -> dict[str, str]:
-    """Return the environment for a process that builds or tries the library, with this copy of headrace and no GPU."""
+    """Return the environment to build or try the library in. It hides GPUs, and lets Python import this headrace."""
     paths = (str(Path(__file__).parents[4]), os.environ.get("PYTHONPATH"))
     own = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "CUDA_VISIBLE_DEVICES": "-1"}
     return os.environ | own | {SECRET_VARIABLE: secrets.token_hex()}
@@ -126,7 +126,7 @@ def received(library: Path) -> dict[str, tuple[int, int]]:
 
 @functools.cache
 def load() -> bool:
-    """Load the library into this process, and return whether that worked. Build it first if no process has tried to."""
+    """Load the library into this process; return whether that worked. Build it if it is missing and no build failed."""
     try:
         path = library_path()
         if not path.is_file():
