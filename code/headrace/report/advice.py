@@ -12,7 +12,7 @@ from headrace.report.candidates import NEARLY, Option, cheapest, fastest, worth_
 HARDLY_WAITS = 0.05
 """Up to this share of time spent waiting for data, data hosts are not advised. Above it, prices decide."""
 _ROUNDED = 1.0005
-"""Factor for the hours and dollars in the error message. Rounded, they must still suffice as new limits."""
+"""Factor that raises hours and dollars in the error message: as new limits they must suffice even when rounded down."""
 
 
 @dataclass(frozen=True)

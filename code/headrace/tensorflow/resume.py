@@ -1,7 +1,7 @@
 """Make endless, shuffled streams of elements that a later run can continue.
 
 Workers get one unit (a file or a block) after another, in an order that only seed and epoch decide. An element's tag
-is its unit's position in this order and its own place in the unit. A ledger records the tags of trained elements.
+has two numbers: the unit's position in this order, and the element's in the unit. A ledger records trained elements.
 """
 
 from __future__ import annotations

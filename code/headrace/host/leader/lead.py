@@ -134,7 +134,7 @@ class Leader:
     def _await_late(self) -> list[str]:
         """Return what is still missing while training runs. At the deadline, give up hosts that never answered.
 
-        A late server has no deadline, because its start may take long beside a busy trainer. It joins when it is ready.
+        A host that answers is not given up. Its servers may start slowly beside a busy trainer, and join when ready.
         """
         missing = self._missing_for_data()
         now = time.monotonic()

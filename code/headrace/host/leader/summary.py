@@ -67,7 +67,7 @@ def write_summary(
     """Write the leader's `summary.json` and return its content. If it cannot be written, the log says so.
 
     Args:
-        another_follows: True if a fuller summary is written later. The file of rank 0's report is then kept.
+        another_follows: True for a first summary: a fuller one follows, and needs the file of rank 0's report again.
     """
     plan, service, output_dir = run.plan, run.service, run.plan.paths.output_dir
     # A first summary is in a hurry, so it uses the published status: a new one takes long on a busy machine.

@@ -85,7 +85,7 @@ class KernelKills:
 
 
 def explained(cause: RootCause, memory: Mapping[str, Any]) -> RootCause:
-    """Return the root cause. After an out-of-memory kill of the process, the message also has this reason and a remedy.
+    """Return the root cause. If the kernel killed its process for lack of memory, its message says so, with a remedy.
 
     Args:
         memory: the memory report of the cause's host (`HostState.status`): `killed`, from `KernelKills.just_now`, and

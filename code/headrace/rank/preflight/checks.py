@@ -13,7 +13,7 @@ import numpy as np
 from headrace.rank.preflight.meeting import Meeting, PreflightError
 
 PING_BYTES, LOAD_BYTES, GATHERED_BYTES, REDUCED_BYTES = 8, 4 << 20, 64, 16 << 20
-"""Bytes for latency; for bandwidth and broadcast; for gathered metrics; for allreduced gradients of a small network."""
+"""Message sizes in bytes to test latency, bandwidth (also of broadcast), gathering of metrics, and allreduce."""
 PINGS, LOADS, ROUNDS = 200, 12, 3
 ENOUGH_S = 0.4
 """Longest time in seconds for which one kind of message is repeated."""
@@ -98,7 +98,7 @@ def _pattern(size: int) -> Any:
 
 
 def try_collectives(meeting: Meeting) -> dict[str, tuple[int, float]]:
-    """Time collectives. Rank 0 returns, by name, bytes per rank and the slowest rank's seconds in the best round."""
+    """Time each collective. Return, by its name, the bytes per rank and its best time in seconds (rank 0), or {}."""
     found = {}
     for name, size, prepare in _collectives(meeting):
         times = meeting.stage(name, range(meeting.size), functools.partial(_rounds, meeting, name, prepare))

@@ -30,7 +30,7 @@ _HANDSHAKE = Handshake(b"hdranks1", b"headrace ranks")
 _RANK = struct.Struct("!q")
 _MESSAGE = struct.Struct("!qqqq")
 Decide = Callable[[int, Numbers | None], Iterable[Numbers]]
-"""Turns a rank's message into messages to all ranks. None: the rank has disconnected. (-1, None): a second passed."""
+"""Gets a rank and its message (None: it has disconnected), or (-1, None) each second. Returns messages to all ranks."""
 
 
 class _Hub:

@@ -20,8 +20,8 @@ MOST_TOLD = 200
 """The most transformations of a dataset that ranks compare."""
 _ALIKE = (
     "Make them equal on all ranks: do not shard by rank. Sort lists of files. Call adapt() of layers with unshuffled "
-    "data. Give one seed= to shuffles in Python (such as …_dataset_from_directory), and to a shuffle before a take or "
-    "zip. In mapped functions, draw random numbers with TensorFlow, or begin the script with "
+    "data. Give seed= to shuffles in Python (such as …_dataset_from_directory), and to a shuffle before a take or zip. "
+    "In mapped functions, draw random numbers with TensorFlow, or begin the script with "
     "keras.utils.set_random_seed. To give each rank its own dataset: data.distribute(…, shared=False)"
 )
 Found = tuple[bool, list[tuple[str, int]]]

@@ -29,10 +29,10 @@ ORDERS_BYTES = 256 << 20
 
 
 def orders_of(graph: DatasetGraph, shuffles: Collection[Shuffle], parts: int = 1) -> list[int]:
-    """Return the `Order.number` of each order that replaces these shuffles; [] if workers shuffle by themselves.
+    """Return the numbers of the orders (`Order.number`) that replace these shuffles; [] if workers shuffle instead.
 
     Args:
-        parts: number of datasets that the dispatcher gets for each order: 1, or one for each rank's share.
+        parts: number of datasets per order that the dispatcher gets: 1, or as many as ranks, each with its share.
     """
     if not shuffles:
         return []

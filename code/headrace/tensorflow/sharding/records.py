@@ -87,7 +87,7 @@ def bytes_read(listing: Node) -> int:
 
 
 def records_from(records: Records, first: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return a dataset (variant tensor) from record `first` or earlier, and how many of its records precede `first`.
+    """Return a dataset (variant tensor) that begins at or before record `first`, and how many records to skip.
 
     Args:
         count: number of records that the caller wants, from `first` on.

@@ -175,7 +175,7 @@ def refuse_costly(listing: Node, elements: int) -> None:
     """Raise `InputError` for an endless or costly `listing`: to reach a part, all elements before it are computed."""
     if elements == INFINITE:
         raise refusal(listing, "the dataset has no end, and its elements cannot be looked up by number",
-                       "Dataset.range(n), not an endless counter; or this transformation before repeat()")  # fmt: skip
+                       "Dataset.range(n) in place of an endless counter, or repeat() after this")  # fmt: skip
     for node in listing.subtree():
         if elements > 1 and any(_COSTLY_OP.search(op) for op in node.function_ops):
             raise refusal(
@@ -220,8 +220,8 @@ def warn_of_drops(nodes: Iterable[Node]) -> None:
     """Print a warning for each transformation that drops an incomplete batch on every worker or rank."""
     for node in dict.fromkeys(nodes):
         _warn(
-            f"{node.place}: drop_remainder leaves out less than a batch on each worker (without data hosts, on each "
-            "rank) in each pass. To keep all, add .repeat() before it and use steps_per_epoch, or remove drop_remainder"
+            f"{node.place}: drop_remainder leaves out less than a batch a pass on each worker (or each rank, without "
+            "data hosts). To keep all, add .repeat() before it and use steps_per_epoch, or remove drop_remainder"
         )
 
 

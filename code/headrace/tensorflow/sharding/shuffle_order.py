@@ -1,7 +1,7 @@
 """Shuffle a listing (a dataset to be split into blocks) so that each block has elements from the shuffle's whole range.
 
-Neighbouring elements are often of one kind: a folder of images is listed class by class. A worker could shuffle only
-the blocks that it gets. If a block held consecutive elements, a worker with one block would make batches of one class.
+Neighbouring elements are often of one kind: a folder of images is listed class by class. If a
+block held consecutive elements, a worker with one block would make batches of one class: it can only shuffle its block.
 
 So each pass and repetition gives the listing a new order, and blocks are cut from this order. The workers' pipelines
 omit `shuffle`. Otherwise each worker would fill a shuffle buffer, perhaps with all elements, before its first batch.

@@ -35,7 +35,7 @@ from headrace.tensorflow.sharding.shuffle_order import Shuffle, shuffle_of
 from headrace.tensorflow.sharding.slicing import is_addressable
 
 BLOCKS = 64
-"""Fewest blocks of a finite dataset of 64 batches or more. With many blocks, fast workers make more than slow ones."""
+"""A finite dataset with at least 64 batches gets at least so many blocks, so that fast workers can make more."""
 MAX_BLOCK = 256
 """The most elements in a block if an element's size is not known (such as text that names files) or is large."""
 MAX_SMALL_BLOCK = 2048

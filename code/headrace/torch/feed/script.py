@@ -209,7 +209,7 @@ def run_until_first_batch(script: str, arguments: Sequence[str], server: Any, pr
 
     Args:
         server: a `feed.server.FeedServer`.
-        processors: number of worker processes with which the script makes batches for itself, not for ranks.
+        processors: number of local workers for passes that the script makes over other loaders, such as for a mean.
 
     Raises:
         InputError, SetupError: the script ended before its first batch.

@@ -75,8 +75,8 @@ class EpochPlan:
     Args:
         order: for each position of the epoch, the index of its sample, or a list of indices.
         of_batches: whether each position has a list of indices.
-        epoch: the positions of each step.
-        number: the number of the epoch.
+        epoch: which positions each step has.
+        number: the epoch's number.
     """
 
     def __init__(self, order: Sequence[Any], of_batches: bool, epoch: Epoch, seed: int, number: int) -> None:

@@ -32,7 +32,7 @@ sys.stdin.read()  # until the reader is gone, however it went
 
 
 def main(library: str) -> int:
-    """Send all batches. Return 0 if they arrive unchanged, by headrace's protocol; else print why not, and return 1."""
+    """Send all batches by headrace's protocol. Return 0 if they arrive unchanged, else print why not and return 1."""
     dispatcher, worker, transfer = (str(port) for port in free_ports(3))
     with tempfile.TemporaryDirectory(prefix="headrace-trial-") as work_dir:
         command = [sys.executable, "-c", SERVERS, library, work_dir, dispatcher, worker, transfer]
