@@ -5,13 +5,12 @@ three seeds, `HEADRACE_EVERY=2` takes every second script.
 """
 
 import os
-import shutil
 import subprocess
 import sys
 
 import pytest
 
-from tests.support import ROOT, run_job
+from tests.support import ROOT, copy_source, run_job
 
 EXAMPLES = sorted(path.stem for path in (ROOT / "code" / "examples").glob("*.py") if path.stem != "digits")
 EXAMPLES = EXAMPLES[:: int(os.environ.get("HEADRACE_EVERY", "1"))]
@@ -38,8 +37,7 @@ def samples(tmp_path_factory):
 
 
 def accuracy_of(name, mode, seed, tmp_path, samples):
-    source = tmp_path / f"source-{mode}-{seed}"
-    shutil.copytree(ROOT / "code", source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    source = copy_source(tmp_path / f"source-{mode}-{seed}")
     script = source / "examples" / f"{name}.py"
     seeded = f"import keras as keras_, tensorflow as tf_\nkeras_.utils.set_random_seed({seed})\n"
     script.write_text(seeded + script.read_text() + CHECK)
