@@ -10,7 +10,7 @@ TIMED = -p no:cacheprovider --durations=5
 SPREAD = $(TIMED) -n $(AT_ONCE) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: release peers site guides setup-torch demo-torch test-torch help setup demo test test-pythons check unit integration e2e faults slurm conformance toolkit hostile some-examples fuzz grammar examples bench clean
+.PHONY: release peers site guides setup-torch demo-torch test-torch help setup demo test test-pythons check unit integration e2e faults slurm conformance fuzz grammar examples bench clean
 
 help:
 	@echo "make setup   .venv with TensorFlow, Open MPI and Horovod; no root needed"
@@ -72,16 +72,11 @@ test-pythons:
 peers:
 	@$(PYTHON) tools/peers.py sdk2 sdk3
 
-conformance: toolkit hostile some-examples
-
-toolkit: setup peers
+conformance: setup
+	@$(RUN) tools/peers.py sdk2 sdk3
 	@$(PYTEST) $(TIMED) -rs tests/sdk tests/toolkit
-
-hostile: setup
 	@$(RUN) -m tests.fuzz --first 0 --cases 20000
-
-some-examples: setup
-	@HEADRACE_MODES=$${HEADRACE_MODES:-service} HEADRACE_EVERY=$${HEADRACE_EVERY:-3} $(PYTEST) $(SPREAD) tests/examples
+	@HEADRACE_MODES=$${HEADRACE_MODES:-service} HEADRACE_EVERY=$${HEADRACE_EVERY:-3} $(MAKE) --no-print-directory examples
 
 fuzz: setup
 	@$(RUN) -m tests.fuzz --seconds $(FUZZ_S)
