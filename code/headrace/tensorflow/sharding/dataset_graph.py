@@ -260,7 +260,8 @@ class DatasetGraph:
         """Return a large constant as one tensor that all functions share. Otherwise each graph would hold a copy."""
         if constant.name not in self._tensors:
             with tf.init_scope():
-                self._tensors[constant.name] = tf.constant(tf.make_ndarray(constant.attr["value"].tensor))
+                value = constant.attr["value"].tensor
+                self._tensors[constant.name] = tf.io.parse_tensor(value.SerializeToString(), tf.as_dtype(value.dtype))
         return self._tensors[constant.name]
 
     def makes_dataset(self, edge: str) -> bool:
