@@ -259,9 +259,13 @@ class DatasetGraph:
     def _eager(self, constant: Any) -> tf.Tensor:
         """Return a large constant as one tensor that all functions share. Otherwise each graph would hold a copy."""
         if constant.name not in self._tensors:
+            value = constant.attr["value"].tensor
             with tf.init_scope():
-                value = constant.attr["value"].tensor
-                self._tensors[constant.name] = tf.io.parse_tensor(value.SerializeToString(), tf.as_dtype(value.dtype))
+                if value.dtype == tf.string.as_datatype_enum:  # packed text, which make_ndarray cannot read
+                    made = tf.io.parse_tensor(value.SerializeToString(), tf.string)
+                else:
+                    made = tf.constant(tf.make_ndarray(value))  # copies numbers less often
+            self._tensors[constant.name] = made
         return self._tensors[constant.name]
 
     def makes_dataset(self, edge: str) -> bool:
