@@ -19,13 +19,16 @@ from tensorflow.python.data.experimental.ops import data_service_ops
 from tensorflow.python.data.ops.optional_ops import _OptionalImpl
 from tensorflow.python.data.ops.options import ExternalStatePolicy
 from tensorflow.python.data.util import nest as data_nest
-from tensorflow.python.eager import context
 from tensorflow.python.framework import op_def_registry
 from tensorflow.python.framework.extension_type import ExtensionTypeSpec
 from tensorflow.python.ops import stateful_random_ops
 
 __all__ = ["ExtensionTypeSpec", "GraphDef", "OptionsProto", "data_nest"]
 
+registered_dataset = data_service_ops._from_dataset_id
+"""A dataset that tf.data workers make. Unlike `from_dataset_id`, it takes `task_refresh_interval_hint_ms`."""
+optional_of = _OptionalImpl
+"""The optional value that a variant tensor holds. Its arguments: the tensor, and the value's specification."""
 OVERRIDDEN = ((keras.optimizers.Optimizer, "_clip_gradients"), (keras.layers.BatchNormalization, "_moments"))
 """Private methods of Keras that a subclass in `headrace.tensorflow.keras` overrides, with their classes."""
 
@@ -37,14 +40,12 @@ def layers_of(model: keras.Model) -> Sequence[keras.layers.Layer]:
 
 def inputs_of(dataset: Any) -> Sequence[tf.data.Dataset]:
     """Return the datasets that a dataset reads."""
-    inputs: Sequence[tf.data.Dataset] = dataset._inputs()
-    return inputs
+    return dataset._inputs()
 
 
 def functions_of(dataset: Any) -> Sequence[Any]:
     """Return the functions that a dataset calls. Each has its traced form in `function`, its Python form in `_func`."""
-    functions: Sequence[Any] = dataset._functions()
-    return functions
+    return dataset._functions()
 
 
 def name_of_function(function: Any) -> str:
@@ -69,32 +70,14 @@ def variant_of(dataset: Any) -> tf.Tensor:
 
 def graph_of(dataset: tf.data.Dataset) -> bytes:
     """Return a dataset's serialized GraphDef, as workers receive it. It holds the current values of variables."""
-    text: bytes = dataset._as_serialized_graph(external_state_policy=ExternalStatePolicy.IGNORE).numpy()
-    return text
-
-
-def registered_dataset(**how: Any) -> tf.data.Dataset:
-    """Return a dataset that tf.data workers make. Unlike `from_dataset_id`, takes `task_refresh_interval_hint_ms`."""
-    return data_service_ops._from_dataset_id(**how)
-
-
-def optional_of(variant: tf.Tensor, spec: Any) -> tf.experimental.Optional:
-    """Return the optional value that a variant tensor holds."""
-    return _OptionalImpl(variant, spec)
+    return dataset._as_serialized_graph(external_state_policy=ExternalStatePolicy.IGNORE).numpy()
 
 
 def global_generator() -> tf.random.Generator | None:
     """Return TensorFlow's global random generator, or None if there is none. The public function would make one."""
-    generator: tf.random.Generator | None = stateful_random_ops.global_generator
-    return generator
+    return stateful_random_ops.global_generator
 
 
 def arguments_of(op: str) -> Any:
     """Return the definitions of an operation's inputs."""
     return op_def_registry.get(op).input_arg
-
-
-def global_seed() -> int | None:
-    """Return the seed that the script gave `tf.random.set_seed`, or None."""
-    seed: int | None = context.global_seed()
-    return seed

@@ -68,11 +68,6 @@ class Node:
         return {each.op for each in self.operations}
 
     @property
-    def edges(self) -> list[str]:
-        """The names of the edges over which the transformation reads other datasets."""
-        return [_full(edge) for edge in self.definition.input if self.graph.makes_dataset(edge)]
-
-    @property
     def specs(self) -> tuple[tf.TensorSpec, ...]:
         """The specification of each component of an element, as a flat tuple."""
         given = self.definition.attr
@@ -89,13 +84,13 @@ class Node:
 
     def on(self, inputs: Sequence[tf.Tensor]) -> tf.Tensor:
         """Apply this transformation to other inputs; return the result as a variant tensor of the current graph."""
-        return self.graph.build(self, dict(zip(self.edges, inputs, strict=True)), ordered=True)
+        edges = [_full(edge) for edge in self.definition.input if self.graph.makes_dataset(edge)]
+        return self.graph.build(self, dict(zip(edges, inputs, strict=True)), ordered=True)
 
     @cached_property
     def size(self) -> int:
         """The number of elements as TensorFlow knows it, or `INFINITE`, or `UNKNOWN_SIZE`."""
-        with tf.init_scope():  # the size is needed now, even while a function is traced
-            return int(self.graph.dataset(self, for_size=True).cardinality())
+        return self.graph.sizes[self.name]
 
     def empty_elements(self, count: int) -> tf.data.Dataset:
         """Return a dataset of `count` empty elements of the same types, for use where only types and number matter.
@@ -142,23 +137,22 @@ class DatasetGraph:
         self._spec = dataset.element_spec
         self.definition = graphdef.graph_of(dataset)
         self._tensors: dict[str, tf.Tensor] = {}
-        self.look_again()
+        self.functions = {function.signature.name: function for function in self.definition.library.function}
+        self._by_name = {node.name: node for node in self.definition.node}
+        read = {
+            edge.partition(":")[0]
+            for node in self.definition.node
+            if _DATASET_OP.search(node.op)
+            for edge in node.input
+        }
+        constants = (node for name, node in self._by_name.items() if name in read and node.op == "Const")
+        large = (each for each in constants if each.attr["value"].tensor.ByteSize() > LARGE_BYTES)
+        self._without_content = {each.name: graphdef.without_content(each) for each in large}
         sink = next(node for node in self.definition.node if node.op == _SINK)
         try:
             self.sink = self._node(sink.input[0])
         except RecursionError:
             raise InputError(_TOO_LONG) from None
-
-    def look_again(self) -> None:
-        """Index the contents of `definition` again after it was changed."""
-        self.functions = {function.signature.name: function for function in self.definition.library.function}
-        self._by_name = {node.name: node for node in self.definition.node}
-        self._without_content = {
-            each.name: graphdef.without_content(each)
-            for node in self.definition.node if _DATASET_OP.search(node.op)
-            for each in (self._by_name[edge.partition(":")[0]] for edge in node.input if not edge.startswith("^"))
-            if each.op == "Const" and each.attr["value"].tensor.ByteSize() > LARGE_BYTES
-        }  # fmt: skip
 
     def nodes_of(self, function: str) -> Iterator[Any]:
         """Iterate over the operations of a function and of all functions that it calls."""
@@ -183,42 +177,52 @@ class DatasetGraph:
         self,
         node: Node,
         new: Mapping[Node, tf.data.Dataset] | None = None,
-        for_size: bool = False,
         ordered: bool = False,
+        spec: Any = None,
     ) -> tf.data.Dataset:
-        """Return the dataset that ends with `node`, as flat tuples. `new` is as in `spliced`, `ordered` as in `build`.
+        """Return the dataset that ends with `node`. `new` is as in `spliced`, `ordered` as in `build`.
 
-        With `for_size`, large constants are replaced by zeros, to avoid copies. Only the result's size is then valid.
-        Otherwise, each finite assert_cardinality is left out: a part of the dataset has fewer elements than it asserts.
+        Args:
+            spec: the specification of an element; without it elements are flat tuples.
         """
-        return tf.data.experimental.from_variant(self._made(node, new or {}, for_size, ordered), node.specs)
+        replaced = {f"{each.name}:0": compat.variant_of(dataset) for each, dataset in (new or {}).items()}
+
+        def build(*given: tf.Tensor) -> list[tf.Tensor]:
+            return [self.build(node, dict(zip(replaced, given, strict=True)), ordered)]
+
+        made = tf.compat.v1.wrap_function(build, [tf.TensorSpec([], tf.variant) for _ in replaced])
+        variant = made(*replaced.values())[0]
+        return tf.data.experimental.from_variant(variant, node.specs if spec is None else spec)
 
     def spliced(self, new: Mapping[Node, tf.data.Dataset]) -> tf.data.Dataset:
         """Return the whole dataset, in which the transformations in `new` are replaced by the datasets given there."""
-        return tf.data.experimental.from_variant(self._made(self.sink, new), self._spec)
+        return self.dataset(self.sink, new, spec=self._spec)
 
-    def _made(
-        self, node: Node, new: Mapping[Node, tf.data.Dataset], for_size: bool = False, ordered: bool = False
-    ) -> tf.Tensor:
-        """Make the dataset that ends with `node`, eagerly, and return its variant tensor."""
-        names, values = [f"{each.name}:0" for each in new], [compat.variant_of(each) for each in new.values()]
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """The size of each transformation's dataset, as in `Node.size`, by the transformation's name."""
+        names = list(dict.fromkeys(node.name for node in self.sink.subtree()))
+        whole = compat.GraphDef(versions=self.definition.versions, library=self.definition.library)
+        nodes = self._by_name | self._without_content  # a size does not depend on large constants
+        whole.node.extend(each for each in nodes.values() if each.op != _SINK)
 
-        def build(*given: tf.Tensor) -> list[tf.Tensor]:
-            return [self.build(node, dict(zip(names, given, strict=True)), for_size, ordered)]
+        def cardinalities() -> list[tf.Tensor]:
+            variants = tf.graph_util.import_graph_def(whole, return_elements=[f"{name}:0" for name in names])
+            return [tf.raw_ops.DatasetCardinality(input_dataset=each) for each in variants]
 
-        return tf.compat.v1.wrap_function(build, [tf.TensorSpec([], tf.variant) for _ in values])(*values)[0]
+        with tf.init_scope():  # sizes are needed now, even while a function is traced
+            return dict(zip(names, map(int, tf.compat.v1.wrap_function(cardinalities, [])()), strict=True))
 
-    def build(
-        self, node: Node, new: Mapping[str, tf.Tensor], for_size: bool = False, ordered: bool = False
-    ) -> tf.Tensor:
+    def build(self, node: Node, new: Mapping[str, tf.Tensor], ordered: bool = False) -> tf.Tensor:
         """Copy `node`, and the operations it depends on, into the graph being built. Return the node's variant tensor.
+
+        A finite assert_cardinality is left out, since a part of the dataset has fewer elements than it asserts.
 
         Args:
             new: variant tensors of other datasets, by the edges that they replace.
             ordered: have parallel calls keep their order, whatever the options of the whole dataset say.
         """
         part = compat.GraphDef(versions=self.definition.versions, library=self.definition.library)
-        given = self._by_name | self._without_content if for_size else self._by_name
         wanted, used, added = f"{node.name}:0", {}, set()
         if wanted in new:
             return new[wanted]
@@ -229,12 +233,12 @@ class DatasetGraph:
                 continue
             added.add(name)
             definition = part.node.add()
-            definition.CopyFrom(given[name])
+            definition.CopyFrom(self._by_name[name])
             if ordered and "deterministic" in definition.attr and definition.attr["deterministic"].s == b"default":
                 definition.attr["deterministic"].s = b"true"
-            asserts_size = definition.op == "AssertCardinalityDataset" and not for_size
+            asserts_size = definition.op == "AssertCardinalityDataset"
             if asserts_size and int(self.constant(definition.input[1])) != INFINITE:
-                graphdef.pass_on(definition)  # a part has fewer elements
+                graphdef.pass_on(definition)
             if definition.op == "CacheDatasetV2":
                 added.add(graphdef.put_own_cache(part, definition))
             for edge in map(_full, definition.input):
@@ -273,7 +277,7 @@ class DatasetGraph:
         if edge.startswith("^"):
             return False
         op = self.behind(edge).op
-        return bool(_DATASET_OP.search(op)) and op not in _NO_DATASETS
+        return _DATASET_OP.search(op) is not None and op not in _NO_DATASETS
 
     def behind(self, edge: str) -> Any:
         """Return the node that makes an edge's value. Identity nodes, which only pass it on, are skipped."""

@@ -103,15 +103,3 @@ def put_own_cache(graph: Any, node: Any) -> str:
     own = graph.node.add(name=f"{node.name}_own", op="DummyMemoryCache")  # TensorFlow finds none by it, and makes one
     node.input[2] = own.name
     return str(own.name)
-
-
-def rename_functions(graph: Any, suffix: str) -> None:
-    """Rename the functions of a changed graph, since this process still knows the old functions by the old names."""
-    own = {function.signature.name for function in graph.library.function}
-    nodes = (*graph.node, *(node for function in graph.library.function for node in function.node_def))
-    for each in (function for node in nodes for value in node.attr.values() for function in called(value)):
-        each.name += suffix if each.name in own else ""
-    for function in graph.library.function:
-        function.signature.name += suffix
-    for each in graph.library.gradient:
-        each.function_name, each.gradient_func = each.function_name + suffix, each.gradient_func + suffix

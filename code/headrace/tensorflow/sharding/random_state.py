@@ -1,4 +1,4 @@
-"""Make states of a dataset's random generators differ by rank and pass. Refuse writes to other variables and tables."""
+"""Give a dataset's random generators another state in each pass. Refuse writes to other variables and tables."""
 
 from __future__ import annotations
 
@@ -11,9 +11,6 @@ import numpy as np
 import tensorflow as tf
 
 from headrace.errors import InputError
-from headrace.tensorflow import compat
-from headrace.tensorflow.ranks import collectives
-from headrace.tensorflow.ranks.same_dataset import fingerprint
 from headrace.tensorflow.sharding import graphdef
 from headrace.tensorflow.sharding.dataset_graph import DatasetGraph, Node
 from headrace.tensorflow.sharding.refusals import AS_IT_IS
@@ -29,8 +26,6 @@ _CALLS = {"PartitionedCall": 0, "StatefulPartitionedCall": 0, "While": 0, "State
 _SEED_OF_KERAS = [2]
 """The shape of the int64 variable that holds the state of a Keras layer's random numbers."""
 _ANY = 1 << 62
-_STRIDE = 1_000_003
-"""The difference between the seeds of two neighbouring ranks."""
 
 
 def refuse_written(graph: DatasetGraph) -> None:
@@ -46,32 +41,6 @@ def refuse_written(graph: DatasetGraph) -> None:
                 )
 
 
-def seed_apart(graph: DatasetGraph) -> None:
-    """Make operations with a seed (for example from `tf.random.set_seed`) draw different numbers on each rank.
-
-    On a rank, equal seeds stay equal (image and mask). This renames functions: call it before nodes cache their names.
-    """
-    operations = (node for function in graph.definition.library.function for node in function.node_def)
-    seeded = [each.attr for each in operations if {"seed", "seed2"} <= set(each.attr)]
-    seeded = [each for each in seeded if each["seed"].i or each["seed2"].i]
-    if collectives.rank() == 0 or not seeded:
-        return
-    for each in seeded:
-        each["seed2"].i = (each["seed2"].i + collectives.rank() * _STRIDE) % _ANY
-    graphdef.rename_functions(graph.definition, f"_of_rank_{collectives.rank()}")
-    graph.look_again()
-
-
-def draw_apart(graph: DatasetGraph) -> None:
-    """Give the functions' random generators a different initial state on each rank, so that no two ranks draw alike."""
-    seeds = first_values(graph)
-    told = f"{fingerprint(graph.sink) if seeds else 0} {collectives.rank()}"
-    seed = compat.global_seed()
-    told += f" {seed if seed is not None else random.SystemRandom().getrandbits(60)}"
-    begin(seeds, told)
-    graph.look_again()
-
-
 def first_values(graph: DatasetGraph) -> list[Any]:
     """Return the constants that hold the first states of the dataset's random generators."""
     seeds = {edge for node in graph.sink.subtree() for edge in _seeds(node)}
@@ -82,7 +51,7 @@ def first_values(graph: DatasetGraph) -> list[Any]:
 def begin(seeds: Iterable[Any], which: str) -> None:
     """Replace the random state in each constant of `seeds` by one made from the old state and `which`.
 
-    The text `which` names a rank or pass. Equal states stay equal: two layers with one seed treat image and mask alike.
+    The text `which` names a pass. Equal states stay equal: two layers with one seed treat image and mask alike.
     """
     for each in seeds:
         before = tf.make_ndarray(each.attr["value"].tensor)

@@ -106,7 +106,6 @@ def shrink_shuffles(graph: DatasetGraph, source: Node, share: Share) -> None:
             size = int(tf.make_ndarray(holder.attr["value"].tensor)) if holder.op == "Const" else 0
             if size > 0:
                 put_constant(holder, np.int64(-(-size // share.ranks)))
-    graph.look_again()
 
 
 def _elements_of_a_batch(sink: Node, listing: Node) -> int:

@@ -135,11 +135,9 @@ def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.
 
     def make() -> Found:
         graph = DatasetGraph(dataset)
-        random_state.seed_apart(graph)
         refusals.refuse_generator(graph)
         refusals.refuse_large_arrays(graph)
         random_state.refuse_written(graph)
-        random_state.draw_apart(graph)
         sources = find_sources(graph, one_block_a_batch=True)
         refusals.warn_of_drops(node for source in sources for node in source.dropping)
         made.append(graph.spliced(dict(itertools.starmap(_part, enumerate(sources)))))
