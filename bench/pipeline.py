@@ -57,7 +57,7 @@ def augmented(x):
     """Apply the operations of code/train_dnn.py to a batch."""
     from headrace.tensorflow.io import images
 
-    x = images.to_uint8(images.blur(images.dilate(x)))
+    x = images.blur(x)
     return images.augment(x, rotation=0.05, zoom=0.2, shift=0.05, flip=True)
 
 

@@ -15,7 +15,7 @@ def batches(times, batch_size):
 
     def augmented(x):
         for _ in range(times):
-            x = images.to_uint8(images.blur(images.dilate(x)))
+            x = images.blur(x)
             x = images.augment(x, rotation=0.05, zoom=0.2, shift=0.05, flip=True)
         return tf.image.flip_left_right(x)
 

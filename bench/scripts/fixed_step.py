@@ -32,7 +32,7 @@ def pixels(shape):
 
 
 def augmented(x):
-    x = images.to_uint8(images.blur(images.dilate(x)))
+    x = images.blur(x)
     return images.augment(x, rotation=0.05, zoom=0.2, shift=0.05, flip=True)
 
 

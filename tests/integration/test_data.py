@@ -175,12 +175,6 @@ def test_in_local_mode_one_rank_reads_the_dataset_as_it_is(monkeypatch):
     ]
 
 
-def test_seeds_differ_by_epoch_and_rank_and_come_again():
-    seeds = [data.seed(7, epoch, rank) for epoch in range(20) for rank in range(20)]
-    assert len(set(seeds)) == len(seeds)
-    assert seeds == [data.seed(7, epoch, rank) for epoch in range(20) for rank in range(20)]
-
-
 def test_without_a_gpu_batches_are_not_copied_to_one(monkeypatch):
     monkeypatch.setattr(tf.config, "list_logical_devices", lambda _: [])
     batches = tf.data.Dataset.range(8).batch(2)

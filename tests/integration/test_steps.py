@@ -134,4 +134,4 @@ def test_a_warm_up_knows_after_the_first_epoch_how_many_steps_it_has():
     note = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: rates.append(warm_up.steps_per_epoch))
     warm_up = hvd.callbacks.LearningRateWarmupCallback(0.01, 3)
     model().fit(ROWS.filter(lambda *_: True), epochs=2, verbose=0, callbacks=[warm_up, note])
-    assert rates == [10, 10] and rank_meter.resumed_at() == 0
+    assert rates == [10, 10] and rank_meter.resumed_at == 0

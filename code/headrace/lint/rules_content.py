@@ -76,8 +76,9 @@ def map_before_batch(subject: Subject) -> Iterator[Finding]:
         if not how:
             continue
         name, several = stage.in_code, len(stage.inputs[0].spec) > 1
-        call = f"lambda *batch: tf.vectorized_map(lambda each: {name}(*each), batch)" if several else (
-            f"lambda batch: tf.vectorized_map({name}, batch)")  # fmt: skip
+        call = f"lambda batch: tf.vectorized_map({name}, batch)"
+        if several:
+            call = f"lambda *batch: tf.vectorized_map(lambda each: {name}(*each), batch)"
         fix = f".batch({size}).map({call if how == 'vectorised' else f'{name} for a batch'}, …)"
         cost = f"called once per element, where one call could make a batch of {size}"
         yield Finding("map-before-batch", where(stage), cost, BATCHING, "faster for this map", True, fix)
@@ -123,9 +124,9 @@ def decode_then_crop(subject: Subject) -> Iterator[Finding]:
             continue
         height, width = _crop_size(crops[0])
         cost = f"whole JPEGs are decoded, of which {height or '?'} × {width or '?'} pixels are used"
-        yield Finding("decode-then-crop", where(stage), cost, CROP, "faster decoding for a JPEG of 375 × 500",
-                      True, "tf.image.decode_and_crop_jpeg(bytes, [y, x, height, width]), "
-                      "with tf.io.extract_jpeg_shape(bytes)")  # fmt: skip
+        gain_of = "faster decoding for a JPEG of 375 × 500"
+        fix = "tf.image.decode_and_crop_jpeg(bytes, [y, x, height, width]), with tf.io.extract_jpeg_shape(bytes)"
+        yield Finding("decode-then-crop", where(stage), cost, CROP, gain_of, True, fix)
 
 
 def _batch_shapes(subject: Subject) -> list[list[int]] | None:

@@ -19,9 +19,8 @@ def shuffle_after_batch(subject: Subject) -> Iterator[Finding]:
             continue
         size, buffer = batch_size(above[batches[0]]), static(argument_of(stage.dataset, "buffer_size"))
         cost = f"the same {size} elements always share a batch, and the shuffle's buffer holds {buffer} batches"
-        fix = f".shuffle({buffer}).batch({size}): shuffle before batch"
-        yield Finding("shuffle-after-batch", where(stage), cost, float(max(size, 1)), "less memory for this buffer",
-                      False, fix)  # fmt: skip
+        gain, fix = float(max(size, 1)), f".shuffle({buffer}).batch({size}): shuffle before batch"
+        yield Finding("shuffle-after-batch", where(stage), cost, gain, "less memory for this buffer", False, fix)
 
 
 def no_prefetch(subject: Subject) -> Iterator[Finding]:
@@ -30,8 +29,8 @@ def no_prefetch(subject: Subject) -> Iterator[Finding]:
         return
     place = where(subject.trainer[-1]) if subject.trainer else subject.distributed_at
     cost = "nothing is fetched while a step runs: each step first waits for its batch"
-    yield Finding("no-prefetch", place, cost, 2.0, "shorter steps, at most", True,
-                  "data.distribute(…).prefetch(tf.data.AUTOTUNE), as the last transformation")  # fmt: skip
+    fix = "data.distribute(…).prefetch(tf.data.AUTOTUNE), as the last transformation"
+    yield Finding("no-prefetch", place, cost, 2.0, "shorter steps, at most", True, fix)
 
 
 def sequential_map(subject: Subject) -> Iterator[Finding]:
@@ -42,8 +41,9 @@ def sequential_map(subject: Subject) -> Iterator[Finding]:
             continue
         if costly := sorted({each[0] for op in stage.ops if (each := COSTLY.search(op))}):
             cost = f"slow operations ({', '.join(costly)}) run one call at a time, on one core"
-            yield Finding("sequential-map", where(stage), cost, None, "as many calls at once as a data host has cores",
-                          False, f".map({stage.in_code}, num_parallel_calls=tf.data.AUTOTUNE)")  # fmt: skip
+            gain_of = "as many calls at once as a data host has cores"
+            fix = f".map({stage.in_code}, num_parallel_calls=tf.data.AUTOTUNE)"
+            yield Finding("sequential-map", where(stage), cost, None, gain_of, False, fix)
 
 
 def sequential_interleave(subject: Subject) -> Iterator[Finding]:
@@ -54,9 +54,10 @@ def sequential_interleave(subject: Subject) -> Iterator[Finding]:
             known = [each for each in (open_at_once, int(stage.inputs[0].dataset.cardinality())) if each > 0]
             files = min(known) if known else 0
             if files != 1:
-                yield Finding("sequential-interleave", where(stage), f"one of {files or 'several'} open files is read "
-                              "at a time", float(files) or None, "faster reads of slow storage, in the best case", True,
-                              ".interleave(…, num_parallel_calls=tf.data.AUTOTUNE)")  # fmt: skip
+                cost = f"one of {files or 'several'} open files is read at a time"
+                gain, gain_of = float(files) or None, "faster reads of slow storage, in the best case"
+                fix = ".interleave(…, num_parallel_calls=tf.data.AUTOTUNE)"
+                yield Finding("sequential-interleave", where(stage), cost, gain, gain_of, True, fix)
 
 
 def _unchanged(stage: Stage) -> Iterator[Stage]:

@@ -11,7 +11,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from headrace.tensorflow import horovod_keras
 from headrace.tensorflow.keras import broadcast, metric_average, rank_meter
 from headrace.tensorflow.keras.keras_ideal_step import measure_ideal_step
 from headrace.tensorflow.keras.model_checkpoint import EPOCH_OVER, Checkpoint
@@ -48,10 +47,10 @@ class Measure(StepCallback):
     def set_model(self, model: keras.Model) -> None:
         super().set_model(model)
         prepare(model)
-        broadcast.will_be_measured(model)
+        broadcast.measured[model] = True
 
     def on_train_begin(self, logs: Logs = None) -> None:
-        if broadcast.all_measure(self.model):
+        if broadcast.measured[self.model]:
             self._meter.begin(measure_ideal_step(self.model, self._dataset, self._batch_size))
             return
         self._meter.begin()
@@ -84,7 +83,7 @@ class Measure(StepCallback):
             self._take(ended, ended_at)
 
     def _take(self, steps: int, until: float, between_s: float = 0.0) -> None:
-        self._meter.resumes(rank_meter.resumed_at())
+        self._meter.resumes(rank_meter.resumed_at)
         made, self._told = steps - self._told, steps
         self._meter.steps(made, until - self._step_began, between_s=between_s)
 
@@ -125,13 +124,19 @@ class Training:
         checkpoint: keeps a checkpoint of each epoch, and resumes from the newest one. None: no checkpoints.
     """
 
-    def __init__(self, model: keras.Model, optimizer: keras.optimizers.Optimizer, batch_size: int,
-                 log_every: int = 10, checkpoint: Checkpoint | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        model: keras.Model,
+        optimizer: keras.optimizers.Optimizer,
+        batch_size: int,
+        log_every: int = 10,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
         self._model, self._checkpoint = model, checkpoint
         self._meter = rank_meter.open_meter(batch_size, log_every)
         self._epoch = self._epochs = 0
         self._endless: tuple[tf.data.Dataset, Iterator[Any]] | None = None
-        self._beginning = broadcast.Beginning()
+        self._beginning = broadcast.BroadcastGlobalVariablesCallback()
         self._beginning.set_model(model)
         broadcast.build_optimizer(model, optimizer)
         if getattr(model, "optimizer", None) is None:
@@ -195,7 +200,9 @@ class Training:
     def end_epoch(self, **metrics: Any) -> dict[str, float]:
         """End the epoch, and return its metrics averaged over the ranks."""
         rank_meter.warn_if_apart()
-        averaged = horovod_keras.average_metrics(metrics) if metrics else {}
+        own = {name: float(metrics[name]) for name in sorted(metrics)}
+        everyones = collectives.of_all_ranks(own, "headrace.metrics") if own else []
+        averaged = {name: float(np.mean([each[name] for each in everyones])) for name in own}
         metric_average.average_moving_statistics(self._model)
         self._meter.epoch(self._epoch + 1, averaged)
         if self._checkpoint:

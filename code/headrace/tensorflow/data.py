@@ -9,7 +9,6 @@ import os
 
 import tensorflow as tf
 
-from headrace.errors import InputError
 from headrace.rank.context import TrainerContext
 from headrace.tensorflow.io.arrays import from_arrays
 from headrace.tensorflow.keras import rank_meter
@@ -22,13 +21,12 @@ from headrace.tensorflow.sharding import refusals, split
 from headrace.tensorflow.sharding.epoch_orders import in_turn
 from headrace.training.freed_memory import keep_freed_memory
 
-__all__ = ["Distribution", "Shards", "distribute", "from_arrays", "prefetch_to_device", "seed", "split_by_rank"]
+__all__ = ["Distribution", "Shards", "distribute", "from_arrays", "prefetch_to_device", "split_by_rank"]
 
 TENSORFLOWS_PARALLELISM = 16
 """Initial number of parallel calls that TensorFlow gives an AUTOTUNE stage on a host with 16 processors or more."""
 ON_DEVICE = 2
 """Batches that `prefetch_to_device` keeps ready in a GPU's memory."""
-_SEED_STRIDE = 1_000_003
 
 
 def distribute(
@@ -40,9 +38,7 @@ def distribute(
     coordinated: bool = False,
     cross_trainer_cache: str = "",
     data_transfer_protocol: str = "auto",
-    target_workers: str = "any",
     max_outstanding_requests: int | None = None,
-    deterministic: bool | None = None,
     uneven: str = "pad",
     exact: bool = True,
     job_name: str = "train",
@@ -91,14 +87,12 @@ def distribute(
         coordinated=coordinated,
         cross_trainer_cache=cross_trainer_cache,
         data_transfer_protocol=data_transfer_protocol,
-        target_workers=target_workers,
         max_outstanding_requests=max_outstanding_requests,
-        deterministic=deterministic,
         uneven=uneven,
         exact=exact,
     )
     if isinstance(dataset, TaggedDataset):
-        return dataset.untagged(_distributed(dataset.dataset, how, job_name))
+        return _distributed(dataset.tagged(), how, job_name).map(dataset.shards.noted)
     return _distributed(dataset, how, job_name)
 
 
@@ -107,12 +101,6 @@ def _distributed(dataset: tf.data.Dataset, how: Distribution, job_name: str) -> 
     collectives.refuse_several_devices()
     job_name = reader.own_name(job_name)
     context = TrainerContext.from_environ(os.environ)
-    if how.target_workers == "local" and context.local_workers == "off":
-        raise InputError("target_workers='local' needs workers on the trainer's hosts: submit with --local_workers on")
-    if how.deterministic is not None:
-        options = tf.data.Options()
-        options.deterministic = how.deterministic
-        dataset = dataset.with_options(options)
     keep_freed_memory()
     rank_meter.note(dataset.element_spec)
     if context.tf_data_mode == "local":
@@ -156,11 +144,6 @@ def prefetch_to_device(dataset: tf.data.Dataset) -> tf.data.Dataset:
     if not gpus:
         return dataset
     return dataset.apply(tf.data.experimental.prefetch_to_device(gpus[0].name, ON_DEVICE))
-
-
-def seed(base: int, epoch: int = 0, rank: int = 0) -> int:
-    """Return a seed made from `base`: a different one for each epoch and rank, and the same at every call."""
-    return (base * _SEED_STRIDE + epoch) * _SEED_STRIDE + rank & 0x7FFF_FFFF_FFFF_FFFF
 
 
 def _on_trainer(dataset: tf.data.Dataset) -> tf.data.Dataset:

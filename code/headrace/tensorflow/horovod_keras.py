@@ -8,7 +8,6 @@ Horovod is built without XLA operations, so `hvd.callbacks` and headrace's callb
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import horovod.tensorflow as _hvd
@@ -49,7 +48,6 @@ __all__ = [
     "SyncBatchNormalization",
     "allgather",
     "allreduce",
-    "average_metrics",
     "broadcast",
     "broadcast_global_variables",
     "broadcast_variables",
@@ -172,10 +170,3 @@ def broadcast_variables(variables: Any, root_rank: int = 0) -> None:
     if collectives.size() > 1:
         values = [each.value if isinstance(each, keras.Variable) else each for each in variables]
         _hvd.broadcast_variables(values, root_rank=root_rank)
-
-
-def average_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """Return the mean of each number over all ranks, by name. Every rank must pass the same names."""
-    own = {name: float(metrics[name]) for name in sorted(metrics)}
-    ranks = collectives.of_all_ranks(own, "headrace.metrics")
-    return {name: float(np.mean([each[name] for each in ranks])) for name in own}

@@ -12,7 +12,6 @@ CHOICES = {
     "compression": tuple(COMPRESSIONS),
     "sharding": ("dynamic", "off"),
     "data_transfer_protocol": ("auto", PROTOCOL, "grpc"),
-    "target_workers": ("any", "local", "auto"),
     "uneven": ("pad", "drop", "keep"),
 }
 
@@ -37,12 +36,8 @@ class Distribution:
     data_transfer_protocol: str = "auto"
     """`headrace`: our own protocol, straight from a worker's tensors to a rank's; `grpc`: TensorFlow's, half as fast;
     `auto`: `headrace` if it is built and nothing is compressed."""
-    target_workers: str = "any"
-    """Workers that a rank reads from. `any`: all; `local`: those on the rank's own host; `auto`: TensorFlow decides."""
     max_outstanding_requests: int | None = None
     """Batches that a rank requests ahead. None: 2 (finite shared stream) or 8; TensorFlow decides for `coordinated`."""
-    deterministic: bool | None = None
-    """True: parallel calls on the workers keep their order. None: the dataset's own options decide."""
     uneven: str = "pad"
     """How a pass ends if ranks get unequal numbers of batches. `pad`: all ranks go on as long as one has a batch, and
     the others repeat their last one; `drop`: all end when one has no batch left; `keep`: each ends by itself, which

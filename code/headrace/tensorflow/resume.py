@@ -42,7 +42,34 @@ Reader = Callable[[tf.Tensor, tf.Tensor], tf.data.Dataset]
 _END = np.iinfo(np.int64).max >> PLACE_BITS
 
 
-class Shards:
+class TaggedDataset:
+    """A dataset from `Shards`, for `data.distribute`. Each element has a tag, but functions of `map` do not get it."""
+
+    def __init__(self, shards: Shards, dataset: tf.data.Dataset) -> None:
+        self.shards, self._dataset = shards, dataset
+
+    def tagged(self) -> tf.data.Dataset:
+        """Return the dataset of pairs (tag, element); after `batch`, pairs (tags, batch)."""
+        return self._dataset
+
+    def map(self, function: Callable[..., Any], num_parallel_calls: int | None = AUTOTUNE) -> TaggedDataset:
+        """Apply a function to each element or batch, as `tf.data.Dataset.map` does."""
+
+        def beside_the_tag(tag: tf.Tensor, element: Any) -> tuple[tf.Tensor, Any]:
+            return tag, function(*element) if isinstance(element, tuple) else function(element)
+
+        return TaggedDataset(self.shards, self.tagged().map(beside_the_tag, num_parallel_calls))
+
+    def shuffle(self, buffer_size: int, seed: int | None = None) -> TaggedDataset:
+        """Shuffle in a buffer of elements, as `tf.data.Dataset.shuffle` does."""
+        return TaggedDataset(self.shards, self.tagged().shuffle(buffer_size, seed))
+
+    def batch(self, batch_size: int, drop_remainder: bool = False) -> TaggedDataset:
+        """Make batches, as `tf.data.Dataset.batch` does."""
+        return TaggedDataset(self.shards, self.tagged().batch(batch_size, drop_remainder))
+
+
+class Shards(TaggedDataset):
     """A stream that a later run can continue. Make it by `of_files`, `of_dataset` or `of_indices`.
 
     `map`, `shuffle` and `batch` work as in tf.data. Pass their result to `data.distribute`, and leave its options
@@ -53,8 +80,10 @@ class Shards:
         elements: the number of elements in an epoch.
     """
 
-    def __init__(self, names: Sequence[str], counts: Sequence[int], read: Reader,
-                 seed: int, checkpoint: Checkpoint | None) -> None:  # fmt: skip
+    def __init__(
+        self, names: Sequence[str], counts: Sequence[int], read: Reader, seed: int, checkpoint: Checkpoint | None
+    ) -> None:
+        self.shards = self
         self._units, self._seed, self._read = len(counts), seed, read
         described = json.dumps([list(names), list(map(int, counts)), seed])
         self._what = hashlib.sha256(described.encode()).hexdigest()[:16]
@@ -72,8 +101,13 @@ class Shards:
                 self._restored, self._repeated = True, int(saved["repeated"])
 
     @classmethod
-    def of_files(cls, files: Sequence[str | Path], checkpoint: Checkpoint | None = None, seed: int = 0,
-                 counts: Sequence[int] | None = None) -> Shards:  # fmt: skip
+    def of_files(
+        cls,
+        files: Sequence[str | Path],
+        checkpoint: Checkpoint | None = None,
+        seed: int = 0,
+        counts: Sequence[int] | None = None,
+    ) -> Shards:
         """Return a stream of the records of uncompressed TFRecord files; workers and trainer must see the same paths.
 
         Args:
@@ -112,8 +146,9 @@ class Shards:
         return cls.of_dataset(tf.data.Dataset.range(count), checkpoint, seed, block)
 
     @classmethod
-    def of_dataset(cls, listing: tf.data.Dataset, checkpoint: Checkpoint | None = None, seed: int = 0,
-                   block: int = BLOCK) -> Shards:  # fmt: skip
+    def of_dataset(
+        cls, listing: tf.data.Dataset, checkpoint: Checkpoint | None = None, seed: int = 0, block: int = BLOCK
+    ) -> Shards:
         """Return a stream of the elements of a dataset with a fixed order, such as rows of a table, arrays, paths with
         labels (`zip`), or a part of such a dataset (`take`, `skip`).
 
@@ -140,21 +175,6 @@ class Shards:
 
         return cls([f"{fingerprint(graph.sink):x} in blocks of {block}"], counts, read, seed, checkpoint)
 
-    def map(self, function: Callable[..., Any], num_parallel_calls: int | None = AUTOTUNE) -> TaggedDataset:
-        """Return the endless stream of elements still to be trained on, with a function applied to each."""
-        return self._stream().map(function, num_parallel_calls)
-
-    def shuffle(self, buffer_size: int, seed: int | None = None) -> TaggedDataset:
-        """Return the endless stream of elements still to be trained on, shuffled in a buffer."""
-        return self._stream().shuffle(buffer_size, seed)
-
-    def batch(self, batch_size: int, drop_remainder: bool = False) -> TaggedDataset:
-        """Return the endless stream of elements still to be trained on, in batches."""
-        return self._stream().batch(batch_size, drop_remainder)
-
-    def _stream(self) -> TaggedDataset:
-        return TaggedDataset(self, self.tagged())
-
     def tagged(self, cycle_length: int = 4) -> tf.data.Dataset:
         """Return endless pairs `(tag, element)` of the elements that are still to be trained on.
 
@@ -177,9 +197,10 @@ class Shards:
     def track(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         """Take the tags (the first component) off a distributed dataset, and keep them for the ledger."""
 
-        return dataset.map(lambda tags, *rest: self._noted(tags, tuple(rest)))
+        return dataset.map(lambda tags, *rest: self.noted(tags, tuple(rest)))
 
-    def _noted(self, tags: tf.Tensor, element: Any) -> Any:
+    def noted(self, tags: tf.Tensor, element: Any) -> Any:
+        """Return an element that this rank has received. Keep its tags until its step is counted."""
         noted = [tf.numpy_function(self._arrive, [tags], [], stateful=True)] if self._tracks else []
         with tf.control_dependencies(noted):
             return tf.nest.map_structure(tf.identity, element)
@@ -222,8 +243,14 @@ class Shards:
             say("data_restarted", reason="the-checkpoint-has-no-ledger-of-these-data-with-this-seed")
             return
         ledger = self.ledger
-        say("data_resumed", position=ledger.mark, epoch=ledger.mark // self._units, left_out=ledger.begun_elements,
-            repeated_at_most=self._repeated, skipped=ledger.skipped)  # fmt: skip
+        say(
+            "data_resumed",
+            position=ledger.mark,
+            epoch=ledger.mark // self._units,
+            left_out=ledger.begun_elements,
+            repeated_at_most=self._repeated,
+            skipped=ledger.skipped,
+        )
 
     def _arrive(self, tags: NDArray[Any]) -> None:
         if len(self._arrived) >= BATCHES_WITHOUT_A_STEP:
@@ -233,10 +260,7 @@ class Shards:
         self._arrived.append(np.atleast_1d(tags).astype(np.int64))
 
     def _order(self, epoch: int) -> NDArray[Any]:
-        units: NDArray[Any] = self._shuffled(
-            tf.range(self._units, dtype=tf.int64), tf.constant(epoch, tf.int64)
-        ).numpy()
-        return units
+        return self._shuffled(tf.range(self._units, dtype=tf.int64), tf.constant(epoch, tf.int64)).numpy()
 
     def _unit(self, position: tf.Tensor) -> tf.Tensor:
         return self._shuffled(position % self._units, position // self._units)
@@ -245,34 +269,6 @@ class Shards:
         seed = tf.stack([tf.constant(self._seed, tf.int64), epoch])
         last = tf.constant(self._units - 1, tf.int64)
         return tf.random.experimental.index_shuffle(places, seed=seed, max_index=last)
-
-
-class TaggedDataset:
-    """A dataset from `Shards`, for `data.distribute`. Each element has a tag, but functions of `map` do not get it."""
-
-    def __init__(self, shards: Shards, dataset: tf.data.Dataset) -> None:
-        self.shards, self.dataset = shards, dataset
-        """`dataset` yields pairs (tag, element); after `batch`, pairs (tags, batch)."""
-
-    def map(self, function: Callable[..., Any], num_parallel_calls: int | None = AUTOTUNE) -> TaggedDataset:
-        """Apply a function to each element or batch, as `tf.data.Dataset.map` does."""
-
-        def beside_the_tag(tag: tf.Tensor, element: Any) -> tuple[tf.Tensor, Any]:
-            return tag, function(*element) if isinstance(element, tuple) else function(element)
-
-        return TaggedDataset(self.shards, self.dataset.map(beside_the_tag, num_parallel_calls))
-
-    def shuffle(self, buffer_size: int, seed: int | None = None) -> TaggedDataset:
-        """Shuffle in a buffer of elements, as `tf.data.Dataset.shuffle` does."""
-        return TaggedDataset(self.shards, self.dataset.shuffle(buffer_size, seed))
-
-    def batch(self, batch_size: int, drop_remainder: bool = False) -> TaggedDataset:
-        """Make batches, as `tf.data.Dataset.batch` does."""
-        return TaggedDataset(self.shards, self.dataset.batch(batch_size, drop_remainder))
-
-    def untagged(self, distributed: tf.data.Dataset) -> tf.data.Dataset:
-        """Remove the tags from elements that this rank receives. A batch's tags are kept until its step is counted."""
-        return distributed.map(self.shards._noted)
 
 
 def _without(dataset: tf.data.Dataset, numbers: NDArray[Any]) -> tf.data.Dataset:

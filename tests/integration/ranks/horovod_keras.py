@@ -54,15 +54,11 @@ np.testing.assert_array_equal(hvd.allreduce([float(rank), 2.0]), [0.5, 2.0])
 assert float(hvd.allreduce(1.5)) == 1.5 and float(hvd.allreduce(np.float64(rank), op=hvd.Sum)) == 1.0
 assert hvd.broadcast_object({"epoch": rank}, root_rank=0) == {"epoch": 0}
 assert hvd.allgather_object(rank) == [0, 1] and not hasattr(hvd, "elastic") and not hasattr(hvd, "__path__")
-for module, name, instead in (
-    (hvd, "join", "hvd.allreduce"),
-    (hvd.callbacks, "BestModelCheckpoint", "keras.callbacks.ModelCheckpoint"),
-):
-    try:
-        getattr(module, name)
-        raise NotImplementedError(f"{name} was handed on")
-    except AttributeError as error:
-        assert instead in str(error), error
+try:
+    hvd.join()
+    raise NotImplementedError("join was handed on")
+except AttributeError as error:
+    assert "hvd.allreduce" in str(error), error
 for wrap in hvd.DistributedOptimizer, lambda tape, **how: hvd.DistributedGradientTape(tf.GradientTape(), **how):
     assert wrap(keras.optimizers.SGD(1.0), name="mine", sparse_as_dense=True, device_dense="/cpu:0")
     for refused in {"backward_passes_per_step": 2}, {"op": hvd.Adasum}:

@@ -65,19 +65,10 @@ def augment(
     )
 
 
-def dilate(images: tf.Tensor, size: int = 3) -> tf.Tensor:
-    """Set each pixel to the brightest value in the `size` × `size` square around it; return float32."""
-    return tf.nn.max_pool2d(tf.cast(images, tf.float32), size, strides=1, padding="SAME")
-
-
-def blur(images: tf.Tensor, size: int = 3) -> tf.Tensor:
-    """Set each pixel to the mean of the `size` × `size` square around it; return float32."""
-    return tf.nn.avg_pool2d(tf.cast(images, tf.float32), size, strides=1, padding="SAME")
-
-
-def to_uint8(images: tf.Tensor) -> tf.Tensor:
-    """Round and clip pixel values to uint8, so that only one byte per value is sent to the ranks."""
-    return tf.saturate_cast(tf.round(images), tf.uint8)
+def blur(images: tf.Tensor) -> tf.Tensor:
+    """Dilate uint8 images (the brightest pixel of each 3 × 3 square), then blur them (its mean); return uint8."""
+    dilated = tf.nn.max_pool2d(tf.cast(images, tf.float32), 3, strides=1, padding="SAME")
+    return tf.cast(tf.round(tf.nn.avg_pool2d(dilated, 3, strides=1, padding="SAME")), tf.uint8)
 
 
 def made_up(batch_size: int, image_size: int, classes: int = 10) -> tf.data.Dataset:
@@ -97,8 +88,7 @@ def made_up(batch_size: int, image_size: int, classes: int = 10) -> tf.data.Data
         return tf.cast(pixels, tf.uint8), labels
 
     def preprocess(pixels: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        pixels = to_uint8(blur(dilate(pixels)))
-        return augment(pixels, rotation=0.05, zoom=0.2, shift=0.05, flip=True), labels
+        return augment(blur(pixels), rotation=0.05, zoom=0.2, shift=0.05, flip=True), labels
 
     seeds = tf.data.Dataset.random(rerandomize_each_iteration=True)
     return seeds.map(make_batch, tf.data.AUTOTUNE).map(preprocess, tf.data.AUTOTUNE)

@@ -17,18 +17,8 @@ from headrace.tensorflow.keras.optimizer import optimizers_of, prepare
 from headrace.tensorflow.keras.steps import Logs
 from headrace.tensorflow.ranks import collectives
 
-_measured: weakref.WeakKeyDictionary[keras.Model, bool] = weakref.WeakKeyDictionary()
+measured: weakref.WeakKeyDictionary[keras.Model, bool] = weakref.WeakKeyDictionary()
 """For each model, whether this rank has `callbacks.Measure`; from the start of training, whether all ranks have it."""
-
-
-def will_be_measured(model: keras.Model) -> None:
-    """Record that this rank has `callbacks.Measure` for this model. Other ranks learn of it when training begins."""
-    _measured[model] = True
-
-
-def all_measure(model: keras.Model) -> bool:
-    """Return whether all ranks have `callbacks.Measure`. This is known once training has begun."""
-    return _measured[model]
 
 
 def is_built(model: keras.Model) -> bool:
@@ -82,8 +72,8 @@ def broadcast_state(model: keras.Model, root_rank: int = 0) -> None:
     hvd.broadcast_variables([variable.value for variable in variables], root_rank=root_rank)
 
 
-class Beginning(keras.callbacks.Callback):
-    """Starts all ranks from one rank's state as soon as all weights exist: before the first step, or after it.
+class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
+    """Starts all ranks from `root_rank`'s state before the first step, or after it if that step makes the weights.
 
     If one rank calls a method, all ranks must call it.
     """
@@ -92,6 +82,10 @@ class Beginning(keras.callbacks.Callback):
         super().__init__()
         self.root_rank = root_rank
         self._due, self._stepped = True, False
+
+    def set_model(self, model: keras.Model) -> None:
+        super().set_model(model)
+        prepare(model)
 
     def on_train_begin(self, logs: Logs = None) -> None:
         self._due, self._stepped = True, False
@@ -110,10 +104,10 @@ class Beginning(keras.callbacks.Callback):
             self._broadcast()
 
     def _before_step(self) -> None:
-        own = [is_built(self.model), len(self.model.weights), _measured.get(self.model, False)]
+        own = [is_built(self.model), len(self.model.weights), measured.get(self.model, False)]
         everyones = collectives.of_all_ranks(own, "headrace.built")
         if not all(measures for *_, measures in everyones):
-            _measured[self.model] = False
+            measured[self.model] = False
         if all(built for built, *_ in everyones):
             self._broadcast()
         elif all(found[:2] == own[:2] for found in everyones) and self.model.weights:
@@ -122,14 +116,6 @@ class Beginning(keras.callbacks.Callback):
     def _broadcast(self) -> None:
         self._due = False
         broadcast_state(self.model, self.root_rank)
-
-
-class BroadcastGlobalVariablesCallback(Beginning):
-    """Starts all ranks from `root_rank`'s state before the first step, or after it if that step makes the weights."""
-
-    def set_model(self, model: keras.Model) -> None:
-        super().set_model(model)
-        prepare(model)
 
     def on_test_begin(self, logs: Logs = None) -> None:
         self.after_step()

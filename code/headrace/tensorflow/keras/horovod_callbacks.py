@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -72,11 +71,11 @@ class LearningRateScheduleCallback(StepCallback):
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
         if not self.staircase and self.steps_per_epoch:
-            self._set(self._epoch + (rank_meter.resumed_at() + batch) / self.steps_per_epoch)
+            self._set(self._epoch + (rank_meter.resumed_at + batch) / self.steps_per_epoch)
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         if not self.steps_per_epoch:
-            self.steps_per_epoch = self.ended()[0] + rank_meter.resumed_at()
+            self.steps_per_epoch = self.ended()[0] + rank_meter.resumed_at
         if logs is not None:
             logs["learning_rate"] = float(np.asarray(self.model.optimizer.learning_rate))
 
@@ -126,12 +125,3 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         if self.end_epoch is not None and epoch == self.end_epoch - 1 and self.verbose and collectives.rank() == 0:
             rate = float(np.asarray(self.model.optimizer.learning_rate))
             print(f"Epoch {epoch + 1}: learning rate warm-up ended at {rate:g}")
-
-
-def __getattr__(name: str) -> Any:
-    if name == "BestModelCheckpoint":  # Horovod has it for Spark, whose estimator sets its path
-        raise AttributeError(
-            "headrace has no hvd.callbacks.BestModelCheckpoint: use keras.callbacks.ModelCheckpoint(path, "
-            "save_best_only=True) on rank 0, as fit's last callback, after hvd.callbacks.MetricAverageCallback()"
-        )
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

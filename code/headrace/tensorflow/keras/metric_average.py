@@ -57,10 +57,14 @@ class MetricAverageCallback(keras.callbacks.Callback):
         norm, rate = _norm_and_rate(self.model)
         # A rank without a batch to evaluate may lack a name; the mean is then of the ranks that have it.
         own = {name: _plain(value) for name, value in (logs or {}).items() if name not in self._held_out}
-        ranks = _all_or_none({
-            "evaluates": False, "norm": norm, "rate": rate,
-            "logs": {name: np.asarray(value).tolist() for name, value in own.items()},
-        })  # fmt: skip
+        ranks = _all_or_none(
+            {
+                "evaluates": False,
+                "norm": norm,
+                "rate": rate,
+                "logs": {name: np.asarray(value).tolist() for name, value in own.items()},
+            }
+        )
         average_moving_statistics(self.model)
         self._compare("weights have the norm", [each["norm"] for each in ranks], epoch + 1)
         self._compare("learning rate is", [each["rate"] for each in ranks], epoch + 1)
@@ -78,8 +82,9 @@ class MetricAverageCallback(keras.callbacks.Callback):
                 f"warning: after epoch {epoch} rank {values.index(low)}'s {what} {low:g}, and rank "
                 f"{values.index(high)}'s {high:g}. The ranks train different models. If they began with different "
                 "weights, give fit hvd.callbacks.BroadcastGlobalVariablesCallback(0), or call hvd.broadcast_variables "
-                "in a custom loop. Put callbacks that change the learning rate after MetricAverageCallback", flush=True,
-            )  # fmt: skip
+                "in a custom loop. Put callbacks that change the learning rate after MetricAverageCallback",
+                flush=True,
+            )
 
 
 def _all_or_none(ours: dict[str, Any]) -> list[dict[str, Any]]:

@@ -79,7 +79,7 @@ class Checkpoint(StepCallback):
         steps = self.steps_of_epoch() or of * ranks // collectives.size()
         self.skipped_steps = made * steps // of if of else 0
         self._last_steps = steps if of else self._last_steps
-        rank_meter.resume_at(self.skipped_steps)
+        rank_meter.resumed_at = self.skipped_steps
         self._epoch, self._batch, self._first_epoch, self._resumed = epoch, 0, False, (0, 0, 1)
 
     def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:

@@ -28,7 +28,8 @@ APART = (
     "wrap the optimizer in hvd.DistributedOptimizer, or the tape in hvd.DistributedGradientTape"
 )
 _collectives: list[tf.Variable] = []
-_resumed_at = [0]
+resumed_at = 0
+"""How many steps of the present epoch an earlier run has made."""
 _specs: list[Any] = []
 
 
@@ -66,16 +67,6 @@ def count_transferred() -> None:
     library = transfer.library_path()
     liveness.add_counter(lambda: transfer.batches_received(library))
     receipts.add_source(lambda: transfer.received(library))
-
-
-def resume_at(step: int) -> None:
-    """Record how many steps of the coming epoch an earlier run has made."""
-    _resumed_at[0] = step
-
-
-def resumed_at() -> int:
-    """Return how many steps of the present epoch an earlier run has made."""
-    return _resumed_at[0]
 
 
 def note(spec: Any) -> None:

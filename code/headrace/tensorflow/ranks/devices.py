@@ -43,8 +43,9 @@ def _take_gpu(local_rank: int, local_size: int) -> None:
         if len(gpus) > 1:
             print(
                 f"rank {local_rank} of this host uses all {len(gpus)} GPUs, since TensorFlow had begun before "
-                "hvd.init(): call hvd.init() before the first tensor or dataset", flush=True,
-            )  # fmt: skip
+                "hvd.init(): call hvd.init() before the first tensor or dataset",
+                flush=True,
+            )
     except ValueError:  # the script lets the memory of only some GPUs grow, or has split a GPU
         return
 

@@ -183,19 +183,25 @@ class _Stream:
 
         init, following, final = (each.get_concrete_function() for each in (begin, number_of, leave))
         variant = tf.raw_ops.GeneratorDataset(
-            init_func_other_args=init.captured_inputs, next_func_other_args=following.captured_inputs,
-            finalize_func_other_args=final.captured_inputs, init_func=init, next_func=following, finalize_func=final,
-            output_types=[tf.int64], output_shapes=[[]],
-        )  # fmt: skip
+            init_func_other_args=init.captured_inputs,
+            next_func_other_args=following.captured_inputs,
+            finalize_func_other_args=final.captured_inputs,
+            init_func=init,
+            next_func=following,
+            finalize_func=final,
+            output_types=[tf.int64],
+            output_shapes=[[]],
+        )
         self._keep = init, following, final
         return tf.data.experimental.from_variant(variant, tf.TensorSpec([], tf.int64)).take(1)
 
     def goes_on(self, number: tf.Tensor, at: tf.Tensor, here: tf.Tensor) -> tf.Tensor:
         """Return whether the epoch continues with batch `at`; wait until this is decided."""
-        tf.debugging.Assert(self._begun == number, [
+        second = (
             f"a second iterator over {self._name} has begun, so the first one cannot go on: a distributed dataset has "
             "one iterator at a time. To read it a second time, call data.distribute once more"
-        ])  # fmt: skip
+        )
+        tf.debugging.Assert(self._begun == number, [second])
         go_on = tf.cond(here, lambda: self._has(number, at), lambda: self._has_none(number, at))
         go_on.set_shape([])
         return go_on
@@ -217,10 +223,11 @@ class _Stream:
         tf.cond(is_first, lambda: self._tell(number, at, ENDED), lambda: tf.constant(False))
         if self._uneven == "drop":
             return tf.constant(False)
-        tf.debugging.Assert(at > 0, [
+        no_batch = (
             f"rank {collectives.rank()} got no batch of {self._name}: it is empty, or other ranks took all batches; "
             "make batches smaller, use fewer ranks, or let each rank read its own part with data.split_by_rank"
-        ])  # fmt: skip
+        )
+        tf.debugging.Assert(at > 0, [no_batch])
         limit, _ = self._wait(number, lambda limit, flags: tf.logical_or(limit > at, flags & ALL_ENDED > 0))
         return tf.logical_and(limit > at, self._begun == number)
 

@@ -32,7 +32,6 @@ _SEEDED_FROM = {"ShuffleDataset": 2, "ShuffleAndRepeatDataset": 2, "RandomDatase
 """Operations with seeds, each with the index of its first input that holds a seed or a seed generator."""
 _BUILDING = b"comes in where it goes out"
 _known: weakref.WeakKeyDictionary[DatasetGraph, dict[bool, _Fingerprints]] = weakref.WeakKeyDictionary()
-_contents: weakref.WeakKeyDictionary[DatasetGraph, dict[tuple[str, ...], bytes]] = weakref.WeakKeyDictionary()
 
 
 def told(graph: DatasetGraph) -> list[tuple[str, int]]:
@@ -49,7 +48,7 @@ def fingerprint(node: Node, seeds: bool = True) -> int:
     """Return a 63-bit hash of a transformation and all that it reads. Seeds of shuffles count only if `seeds`."""
     of_graph = _known.setdefault(node.graph, {})
     if seeds not in of_graph:
-        of_graph[seeds] = _Fingerprints(node.graph.definition, seeds, _contents.setdefault(node.graph, {}))
+        of_graph[seeds] = _Fingerprints(node.graph.definition, seeds)
     return of_graph[seeds].of(node.name)
 
 
@@ -90,13 +89,10 @@ class _Fingerprints:
     datasets can differ between processes. Here an operation is described by its type, attributes and inputs, a function
     by its results, and a lookup table by its content. Values of variables are not compared: they are state, for
     example a random number generator's state.
-
-    Args:
-        contents: cache of the digests of constants; keys are (function, operation, attribute).
     """
 
-    def __init__(self, graph: Any, seeds: bool, contents: dict[tuple[str, ...], bytes]) -> None:
-        self._seeds, self._contents = seeds, contents
+    def __init__(self, graph: Any, seeds: bool) -> None:
+        self._seeds = seeds
         self._nodes = {"": {node.name: node for node in graph.node}}
         self._library = {function.signature.name: function for function in graph.library.function}
         self._functions: dict[str, bytes] = {}
@@ -143,9 +139,7 @@ class _Fingerprints:
             if functions := graphdef.called(value):
                 parts += [self._function(each.name) for each in functions if each.name in self._library]
             elif value.WhichOneof("value") == "tensor":
-                key = (function, node.name, name)
-                self._contents[key] = self._contents.get(key) or _content(value.tensor)
-                parts.append(self._contents[key])
+                parts.append(_content(value.tensor))
             elif name == "memory_region_name":  # mapped arrays: a file in the job's folder, named by its content
                 parts.append(Path(value.s.decode()).name.encode())
             else:

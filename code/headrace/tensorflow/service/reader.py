@@ -80,7 +80,7 @@ def read(
         task_refresh_interval_hint_ms=None if endless else ASK_FOR_END_EVERY_MS,
         data_transfer_protocol=carried,
         cross_trainer_cache=cache,
-        target_workers=how.target_workers.upper(),
+        target_workers="ANY",
     )
 
 

@@ -23,20 +23,16 @@ def disorder(node: Node) -> str:
             return "elements come in another order in each pass"
         return "" if node.value("seed") or node.value("seed2") else "elements are shuffled without a seed"
     if node.op == "RandomDataset":
-        return "" if draws_the_same(node) else ANEW
-    if _is_loose(node) or (node.op == "OptionsDataset" and _options_are_loose(node)):
+        again = node.definition.op == "RandomDataset"  # version 2 may draw other numbers in each pass
+        return "" if again and has_seed(node) else ANEW
+    if _is_loose(node):
         return "the elements' order is not deterministic"
     if node.op in EXPANDING and any(op.startswith("ShuffleDataset") for op in node.function_ops):
         return "its function shuffles"
-    if node.op in _DECIDING and any(_is_random(each) for each in node.subtree()):
+    drawing = (op for each in node.subtree() for op in each.function_ops if _RANDOM_OP.search(op))
+    if node.op in _DECIDING and any(drawing):
         return RANDOM
     return ""
-
-
-def draws_the_same(numbers: Node) -> bool:
-    """Return whether a `Dataset.random` has a seed, its own or the global one, and repeats its numbers in each pass."""
-    again = numbers.definition.op == "RandomDataset"  # version 2 may draw other numbers each time
-    return again and has_seed(numbers)
 
 
 def has_seed(numbers: Node) -> bool:
@@ -44,16 +40,10 @@ def has_seed(numbers: Node) -> bool:
     return bool(numbers.value("seed") or numbers.value("seed2"))
 
 
-def _is_random(node: Node) -> bool:
-    """Return whether a node's functions draw random numbers that differ from process to process."""
-    return any(_RANDOM_OP.search(op) for op in node.function_ops)
-
-
 def _is_loose(node: Node) -> bool:
+    """Return whether a transformation, or the dataset's options, allow parallel calls to change the order."""
     given = node.definition.attr
+    if node.op == "OptionsDataset":
+        options = compat.OptionsProto.FromString(given["serialized_options"].s)
+        return options.WhichOneof("optional_deterministic") is not None and not options.deterministic
     return "deterministic" in given and given["deterministic"].s == b"false"
-
-
-def _options_are_loose(node: Node) -> bool:
-    options = compat.OptionsProto.FromString(node.attribute("serialized_options").s)
-    return options.WhichOneof("optional_deterministic") is not None and not options.deterministic

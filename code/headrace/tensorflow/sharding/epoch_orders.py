@@ -7,6 +7,7 @@ the seeds of shuffles that workers still do, and in the first states of random g
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -17,7 +18,7 @@ import tensorflow as tf
 from headrace.tensorflow import compat
 from headrace.tensorflow.sharding import random_state
 from headrace.tensorflow.sharding.dataset_graph import DatasetGraph
-from headrace.tensorflow.sharding.graphdef import arguments, constants_of, put_constant
+from headrace.tensorflow.sharding.graphdef import arguments, put_constant
 from headrace.tensorflow.sharding.shuffle_order import Shuffle
 
 ORDERS = 16
@@ -76,7 +77,8 @@ def in_passes(dataset: tf.data.Dataset, orders: Sequence[int]) -> list[tf.data.D
     graph = DatasetGraph(dataset)
     seeds, shuffles = random_state.first_values(graph), _seeded_shuffles(graph)
     passes = orders or range(max(min(ORDERS, ORDERS_BYTES // max(graph.definition.ByteSize(), 1)), 1))
-    constants = constants_of(graph.definition) if orders else ()
+    nodes = itertools.chain(graph.definition.node, *(each.node_def for each in graph.functions.values()))
+    constants = (each.attr["value"].tensor for each in nodes if orders and each.op == "Const")
     holders = [each for each in constants if len(each.int64_val) == 1 and each.int64_val[0] == passes[0]]
     for number in passes:
         for each in holders:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -29,12 +28,6 @@ def graph_of(dataset: tf.data.Dataset) -> Any:
     graph = compat.GraphDef()
     graph.ParseFromString(text)
     return graph
-
-
-def constants_of(graph: Any) -> Iterator[Any]:
-    """Yield the protocol buffers of all constants, also of those in functions."""
-    for nodes in (graph.node, *(function.node_def for function in graph.library.function)):
-        yield from (node.attr["value"].tensor for node in nodes if node.op == "Const")
 
 
 def arguments(definition: Any) -> dict[str, list[str]]:

@@ -14,13 +14,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from headrace.errors import InputError
 from headrace.tensorflow.ranks import collectives
-from headrace.tensorflow.sharding.dataset_graph import INFINITE, DatasetGraph, Node
+from headrace.tensorflow.sharding.dataset_graph import DatasetGraph, Node
 from headrace.tensorflow.sharding.dataset_ops import BATCHES, ONE_TO_ONE
 from headrace.tensorflow.sharding.graphdef import arguments, put_constant
 from headrace.tensorflow.sharding.slicing import is_addressable
-from headrace.tensorflow.sharding.split_points import Source, is_endless
+from headrace.tensorflow.sharding.split_points import Source
 
 _ODD = 6364136223846793005
 """The multiplier of Knuth's random number generator for MMIX."""
@@ -117,19 +116,6 @@ def _elements_of_a_batch(sink: Node, listing: Node) -> int:
         size *= int(node.value("batch_size")) if node.op in BATCHES else 1
         node = node.inputs[0]
     return size
-
-
-def ranks_that_share(source: Source) -> tuple[int, int]:
-    """Return the world size and this rank. Raise `InputError` if an endless dataset has fewer blocks than ranks."""
-    node, ranks = source.node, collectives.size()
-    parts = source.blocks if source.elements != INFINITE and not source.expanding else ranks
-    if parts < ranks and is_endless(node.graph.sink):
-        raise InputError(
-            f"{node.place}: its {source.elements} elements, in batches, make only {parts} parts for {ranks} ranks, so "
-            "some ranks would have none. Use more elements, or smaller batches. To give each rank all elements, "
-            "write data.distribute(…, shared=False)"
-        )
-    return ranks, collectives.rank()
 
 
 def dealt(records: tf.data.Dataset, ranks: int, rank: int, listing: int = 0) -> tf.data.Dataset:

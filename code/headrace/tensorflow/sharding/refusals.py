@@ -165,23 +165,28 @@ def refuse_reading_again(listing: Node) -> None:
     size = bytes_read(listing)
     if size > SKIPPED_BYTES:
         raise refusal(
-            listing, f"each part needs all data before it, so the files' {size >> 20} MiB would be read up to 16 times",
+            listing,
+            f"each part needs all data before it, so the files' {size >> 20} MiB would be read up to 16 times",
             "files.interleave(lambda file: …), with take and skip inside the lambda. Or write uncompressed TFRecords "
             "and read them with data.Shards.of_files, or with TFRecordDataset(files) without num_parallel_reads",
-        )  # fmt: skip
+        )
 
 
 def refuse_costly(listing: Node, elements: int) -> None:
     """Raise `InputError` for an endless or costly `listing`: to reach a part, all elements before it are computed."""
     if elements == INFINITE:
-        raise refusal(listing, "the dataset has no end, and its elements cannot be looked up by number",
-                       "Dataset.range(n) in place of an endless counter, or repeat() after this")  # fmt: skip
+        raise refusal(
+            listing,
+            "the dataset has no end, and its elements cannot be looked up by number",
+            "Dataset.range(n) in place of an endless counter, or repeat() after this",
+        )
     for node in listing.subtree():
         if elements > 1 and any(_COSTLY_OP.search(op) for op in node.function_ops):
             raise refusal(
-                listing, f"each part needs all elements before it, and {node.kind} is costly for each element",
+                listing,
+                f"each part needs all elements before it, and {node.kind} is costly for each element",
                 f"{listing.kind} before the {node.kind} that reads or decodes",
-            )  # fmt: skip
+            )
 
 
 def refusal(node: Node, why: str, fix: str) -> InputError:

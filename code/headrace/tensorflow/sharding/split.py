@@ -19,7 +19,7 @@ from headrace.tensorflow.sharding import random_state, refusals
 from headrace.tensorflow.sharding.dataset_graph import INFINITE, UNKNOWN_SIZE, DatasetGraph, Node
 from headrace.tensorflow.sharding.determinism import disorder
 from headrace.tensorflow.sharding.epoch_orders import in_passes, orders_of
-from headrace.tensorflow.sharding.rank_shares import Share, dealt, ranks_that_share, share_of, shrink_shuffles
+from headrace.tensorflow.sharding.rank_shares import Share, dealt, share_of, shrink_shuffles
 from headrace.tensorflow.sharding.shuffle_order import Shuffle
 from headrace.tensorflow.sharding.slicing import Piece, in_blocks
 from headrace.tensorflow.sharding.split_points import SPLITS_PER_S, Source, find_sources, is_endless
@@ -28,6 +28,8 @@ FEW_FILES = 4
 """Fewest files per rank. With fewer, a rank without workers reads all files, and keeps its part of the records."""
 WORKER_AHEAD = 2
 """Batches that a worker makes ahead of requests, since it may not get a processor when a request comes."""
+_SPLIT_BY_TENSORFLOW = ("RangeDataset", "TensorSliceDataset")
+"""Transformations whose elements tf.data service hands out by itself, one by one."""
 _FORGETTING = ("InterleaveDataset", "GroupByWindowDataset")
 
 
@@ -169,8 +171,9 @@ def _for_workers(
         if many and source.block == 1 and not source.expanding:
             print(
                 f"{place} is handed out one element at a time, so a worker gets at most {SPLITS_PER_S:,} a second, "
-                "however many processors it has: call .batch() before data.distribute", flush=True,
-            )  # fmt: skip
+                "however many processors it has: call .batch() before data.distribute",
+                flush=True,
+            )
     shuffles = _replaced(sources) if orders else {}
     made = _in_order(graph, sources, shuffles, orders[0] if orders else 0, share)
     return in_passes(made, orders) if orders or random_state.first_values(graph) else [made]
@@ -196,7 +199,7 @@ def _in_order(
             replaced = {shuffle.node, shuffle.repeat}
             for each in reversed([each for each in graph.sink.subtree([source.node]) if each in replaced]):
                 new[each] = graph.dataset(each.inputs[0], new)
-        elif share or not source.is_split_by_tensorflow:
+        elif share or source.block > 1 or source.node.op not in _SPLIT_BY_TENSORFLOW:
             new[source.node] = _blocks_of(source, blocks, piece)
     _keep_splits(graph, new, {source.node for source in sources})
     if share:
@@ -218,8 +221,14 @@ def _keep_splits(graph: DatasetGraph, new: dict[Node, tf.data.Dataset], sources:
 
 def _part(number: int, source: Source) -> tuple[Node, tf.data.Dataset]:
     """Return the node to replace in this rank's copy of the dataset, and the dataset that replaces it."""
-    node, (ranks, rank) = source.node, ranks_that_share(source)
-    whole = source.expanding
+    node, whole, ranks, rank = source.node, source.expanding, collectives.size(), collectives.rank()
+    parts = source.blocks if source.elements != INFINITE and not whole else ranks
+    if parts < ranks and is_endless(node.graph.sink):
+        raise InputError(
+            f"{node.place}: its {source.elements} elements, in batches, make only {parts} parts for {ranks} ranks, so "
+            "some ranks would have none. Use more elements, or smaller batches. To give each rank all elements, "
+            "write data.distribute(…, shared=False)"
+        )
     if whole and source.elements != INFINITE and source.elements < FEW_FILES * ranks:
         # Too few files for a fair share: every rank reads them all and keeps its records.
         reason = next(filter(None, map(disorder, whole.subtree())), "")

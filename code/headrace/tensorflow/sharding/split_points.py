@@ -45,7 +45,6 @@ SKIPPING_BLOCKS = 32
 """The most blocks of a dataset if a worker must make, and skip, all elements before its block."""
 SPLITS_PER_S = 3_300
 """Elements that a worker can ask the dispatcher for in a second; `python -m bench.splits` measures it."""
-_SPLIT_BY_TENSORFLOW = ("RangeDataset", "TensorSliceDataset")
 
 
 @dataclass(frozen=True)
@@ -68,11 +67,6 @@ class Source:
     def blocks(self) -> int:
         """The number of blocks."""
         return np.iinfo(np.int64).max // self.block if self.elements == INFINITE else -(-self.elements // self.block)
-
-    @property
-    def is_split_by_tensorflow(self) -> bool:
-        """Return whether tf.data service hands out the elements by itself, one by one."""
-        return self.node.op in _SPLIT_BY_TENSORFLOW and self.block == 1
 
 
 def find_sources(graph: DatasetGraph, one_block_a_batch: bool = False) -> list[Source]:
@@ -130,8 +124,11 @@ def _ends(node: Node, above: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
     elif node.op in (*BY_PLACE, *SOURCES):
         yield node, above
     elif node.op == "RandomDataset":
-        raise refusal(node, "it has a seed (its own or tf.random.set_seed's), so every worker would draw the same "
-                       "numbers", "tf.data.Dataset.range(n) and tf.random.stateless_uniform in a map")  # fmt: skip
+        raise refusal(
+            node,
+            "it has a seed (its own or tf.random.set_seed's), so every worker would draw the same numbers",
+            "tf.data.Dataset.range(n) and tf.random.stateless_uniform in a map",
+        )
     else:
         instead = "a dataset of files, tensors or a range instead"
         if node.op in ("LoadDataset", "SnapshotDataset"):
@@ -189,10 +186,11 @@ def _batch_above(above: Sequence[Node]) -> tuple[int, Node | None, tuple[Node, .
     for node in reversed(above):
         if node.op in EXPANDING and _repeats_within(node):
             raise refusal(
-                node, "turns some elements into endless datasets, so that a worker or rank that gets one of these "
+                node,
+                "turns some elements into endless datasets, so that a worker or rank that gets one of these "
                 "might never come to other elements",
                 "dataset.repeat() before this transformation, without an endless .repeat() in its function",
-            )  # fmt: skip
+            )
         whole = exact and node.op in BATCHES
         if not whole and _drops_remainder(node) and not is_endless(node.inputs[0]):
             dropping.append(node)
@@ -219,10 +217,16 @@ def _drops_remainder(node: Node) -> bool:
     if node.op != "GroupByWindowDataset":
         return False
     inside = {each.name: each for each in node.operations}
-    constants = {name for name, each in inside.items() if each.op == "Const" and each.attr["dtype"].type ==
-                 tf.bool.as_datatype_enum and bool(tf.make_ndarray(each.attr["value"].tensor))}  # fmt: skip
-    return any("Batch" in each.op and constants & {edge.partition(":")[0] for edge in each.input}
-               for each in inside.values())  # fmt: skip
+    constants = {
+        name
+        for name, each in inside.items()
+        if each.op == "Const"
+        and each.attr["dtype"].type == tf.bool.as_datatype_enum
+        and bool(tf.make_ndarray(each.attr["value"].tensor))
+    }
+    return any(
+        "Batch" in each.op and constants & {edge.partition(":")[0] for edge in each.input} for each in inside.values()
+    )
 
 
 def _only_regroups(node: Node) -> bool:
@@ -249,6 +253,9 @@ def _count(node: Node) -> int:
         counted = node.graph.dataset(node).reduce(tf.constant(0, tf.int64), lambda total, *_: total + 1)
     except tf.errors.OpError as error:
         reason = " ".join(error.message.split())[:200]
-        raise refusal(node, f"its elements must be counted on the trainer, but counting failed ({reason})",
-                       "data.Shards.of_files(…, counts=…), or give dnn_group the channel too") from error  # fmt: skip
+        raise refusal(
+            node,
+            f"its elements must be counted on the trainer, but counting failed ({reason})",
+            "data.Shards.of_files(…, counts=…), or give dnn_group the channel too",
+        ) from error
     return int(counted)
