@@ -289,9 +289,9 @@ def test_the_dashboard_is_created_and_printed(aws, capsys):
 
 
 def test_the_archive_unpacked_runs_as_it_is_on_simulated_hosts(tmp_path):
-    from headrace.backends.sagemaker.pack import pack_source
+    from headrace.backends.sagemaker.pack import files_to_send, pack_files
 
-    pack_source(ROOT / "code", tmp_path / "sourcedir.tar.gz")
+    pack_files(files_to_send(ROOT / "code"), tmp_path / "sourcedir.tar.gz")
     with tarfile.open(tmp_path / "sourcedir.tar.gz") as tar:
         tar.extractall(tmp_path / "unpacked")
     (tmp_path / "unpacked" / "hello.py").write_text("from mpi4py import MPI\n")

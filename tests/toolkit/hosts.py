@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 from headrace.backends.local.namespaces import Namespaces
-from headrace.backends.sagemaker.pack import pack_source
+from headrace.backends.sagemaker.pack import files_to_send, pack_files
 from headrace.events import parse_event
 from headrace.linux.prctl import child_command
 
@@ -74,7 +74,7 @@ class ToolkitJob:
         members = [group for group in groups for _ in range(group["InstanceCount"])]
         self.hosts = {f"algo-{number}": group for number, group in enumerate(members, 1)}
         self.folder.mkdir(parents=True)
-        pack_source(source, folder / "sourcedir.tar.gz")
+        pack_files(files_to_send(source), folder / "sourcedir.tar.gz")
         key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "key")]
         subprocess.run(key, check=True)
         self._make_bin()
