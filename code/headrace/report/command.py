@@ -101,7 +101,8 @@ def _read(folders: Sequence[Path]) -> list[tuple[Summary, Timeline]]:
 
 def _notes(runs: Runs, prices: Sequence[Price | None], dated: str) -> list[str]:
     notes = [
-        "Step times are rank 0's, without the first step. The share waiting for data is 1 − ideal ÷ mean step time.",
+        "Step times are rank 0's, without the first step; medians are of the latest 10,000 steps.",
+        "The share waiting for data is 1 − ideal ÷ mean step time.",
         "CPU figures and bytes count from the first step to the end of training.",
     ]
     if any(prices):
