@@ -154,7 +154,7 @@ class ToolkitJob:
 
     def _start(self, host: str) -> None:
         self._write_folder(host)
-        network = self._network.network()
+        network = os.open(f"/proc/{self._network._switch.pid}/ns/net", os.O_RDONLY)
         kept = {str(ROOT), sys.prefix, sys.base_prefix, str(self.folder)}
         setup = [str(network), host, self._network.addresses[host], str(self.base_dir(host))]
         setup += [str(self._network.hosts_file), str(self.folder), ":".join(sorted(kept))]

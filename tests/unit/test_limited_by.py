@@ -109,11 +109,8 @@ def test_a_gpus_utilization_counts_while_ranks_make_steps(tmp_path, monkeypatch)
     signals = SignalFiles(tmp_path, lambda: 0)
     signals.steps_over()
     gpus = Gpus(lambda: not list(tmp_path.glob("paused*")))
-    try:
-        wait_until(lambda: len(seen) > 5)
-        assert gpus.report()["samples"] == 0, "an evaluation's utilization counts"
-        signals.step()
-        wait_until(lambda: gpus.report()["samples"] > 5)
-        assert gpus.report()["utilization"] == 0.5
-    finally:
-        gpus.close()
+    wait_until(lambda: len(seen) > 5)
+    assert gpus.report()["samples"] == 0, "an evaluation's utilization counts"
+    signals.step()
+    wait_until(lambda: gpus.report()["samples"] > 5)
+    assert gpus.report()["utilization"] == 0.5

@@ -13,7 +13,7 @@ from headrace.backends.slurm.slurm_options import GroupOptions, SlurmOptions
 from headrace.cluster import slurm
 from headrace.cluster.sagemaker import read_topology
 from headrace.cluster.slurm import enter_host, expand_hosts, port_offset
-from headrace.errors import InputError, SetupError, TopologyError
+from headrace.errors import InputError, SetupError
 from headrace.host.host_plan import HostPlan
 from headrace.job import settings as job_settings
 from headrace.job.settings import read_settings
@@ -112,7 +112,7 @@ def test_a_secret_that_others_may_read_is_refused(tmp_path):
     "wrong", [{"SLURM_HET_SIZE": "3"}, {"SLURMD_NODENAME": "elsewhere"}, {"SLURM_JOB_NODELIST_HET_GROUP_1": ""}]
 )
 def test_variables_that_contradict_each_other_are_refused(tmp_path, wrong):
-    with pytest.raises(TopologyError):
+    with pytest.raises(InputError):
         enter_host(hetero(tmp_path, **wrong))
 
 

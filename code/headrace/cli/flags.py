@@ -62,7 +62,6 @@ def build_parser(
     """Return the parser of a command's flags. Flags for places other than `place` are refused; their values are None.
 
     Args:
-        prog: name of the command.
         source_dir: default of --source_dir; None: headrace's own folder.
         place: where the command's jobs run.
     """

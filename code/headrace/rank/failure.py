@@ -43,7 +43,6 @@ def leave_failure(folder: Path, rank: int, exit_code: int, error: str, trace: li
     Args:
         folder: `TrainerContext.signal_dir`; without a launcher, it is an empty path.
         error: the exception as one line.
-        trace: the traceback's lines.
     """
     record = {
         "at": time.time(), "rank": rank, "pid": os.getpid(), "exit_code": exit_code, "error": error,

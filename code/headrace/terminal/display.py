@@ -41,7 +41,6 @@ class Display:
     """Prints whole lines, from any thread. Use as a context manager.
 
     Args:
-        stream: stream to print to.
         status: called a few times a second, returns the text of the status line; None: no status line.
         listener: called with each line before it is printed.
     """

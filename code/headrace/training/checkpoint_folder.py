@@ -18,8 +18,6 @@ from typing import Any
 KEPT_CHECKPOINTS = 3
 EVERY_S = 600.0
 """Seconds between two checkpoints within an epoch."""
-
-
 NAME = re.compile(r"epoch-(\d{4,})(?:-step-(\d{6,}))?")
 OF_ITS_OWN = "Give each training a folder of its own: Checkpoint(folder)"
 _WRITTEN: dict[Path, CheckpointFolder] = {}

@@ -20,8 +20,6 @@ _CLIENT = botocore.config.Config(
 _DENIED = {"AccessDenied", "AccessDeniedException", "403", "Forbidden", "UnauthorizedOperation"}
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId", "UnrecognizedClientException",
             "InvalidAccessKeyId", "SignatureDoesNotMatch"}  # fmt: skip
-
-
 _PARTITIONS = {
     "cn-": ("aws-cn", "console.amazonaws.cn"),
     "us-gov-": ("aws-us-gov", "console.amazonaws-us-gov.com"),

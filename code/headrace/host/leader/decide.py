@@ -54,12 +54,7 @@ class Verdict:
 
 
 class Decider:
-    """Takes events from the main loop; returns what is missing at the start, and whether the job has failed.
-
-    Args:
-        own: this host's state.
-        hosts: the other hosts.
-    """
+    """Takes events from the main loop; returns what is missing at the start, and whether the job has failed."""
 
     def __init__(self, plan: HostPlan, service: DataService, own: HostState, hosts: Hosts, log: HostLog) -> None:
         self._plan, self._topology, self._settings = plan, plan.topology, plan.settings

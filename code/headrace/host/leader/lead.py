@@ -267,7 +267,7 @@ class Leader:
 
     def _reports(self) -> dict[str, Mapping[str, Any]]:
         """Return the data service's reports, by host."""
-        own = {self._run.state.host: self._run.state.report()}
+        own = {self._run.state.host: self._run.service.report()}
         return own | {host: status.get("data") or {} for host, status in self._hosts.present().items()}
 
     def _statuses(self) -> dict[str, Mapping[str, Any]]:
