@@ -62,8 +62,11 @@ def submit(argv: Sequence[str]) -> int:
 
 def start(argv: Sequence[str]) -> int:
     """Run or submit the current folder's project with start_job.py's flags (`headrace start`, deprecated)."""
-    print("headrace: warning: `headrace start` is deprecated; use `headrace run` (without "
-          "--no-is_cloud_job) on this machine, or `headrace submit` on SageMaker", file=sys.stderr)  # fmt: skip
+    print(
+        "headrace: warning: `headrace start` is deprecated; use `headrace run` (without --no-is_cloud_job) on this "
+        "machine, or `headrace submit` on SageMaker",
+        file=sys.stderr,
+    )
     return _main(_with_yes(build_parser("headrace start", Path("."))), argv, _run_or_submit)
 
 

@@ -117,9 +117,9 @@ def expand_hosts(text: str) -> list[str]:
     """Return the host names in Slurm's short form: `gpu[01-03,7],login` is gpu01, gpu02, gpu03, gpu7 and login."""
     names: list[str] = []
     for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
-        pieces = [_numbers(piece[1:-1]) if piece.startswith("[") else [piece]
-                  for piece in re.findall(r"\[[^\]]*\]|[^\[]+", part)]  # fmt: skip
-        names += ["".join(chosen) for chosen in itertools.product(*pieces)]
+        pieces = re.findall(r"\[[^\]]*\]|[^\[]+", part)
+        choices = [_numbers(piece[1:-1]) if piece.startswith("[") else [piece] for piece in pieces]
+        names += ["".join(chosen) for chosen in itertools.product(*choices)]
     return names
 
 

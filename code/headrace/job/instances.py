@@ -125,9 +125,13 @@ def _read(path: Path) -> InstanceTable:
             raise InputError(f"{path}: {name!r} has two rows; keep one")
         try:
             types[name] = InstanceType(
-                name, int(row["vcpus"]), int(row["gpus"]), row["gpu"].strip(), float(row["network_gbps"]),
+                name,
+                int(row["vcpus"]),
+                int(row["gpus"]),
+                row["gpu"].strip(),
+                float(row["network_gbps"]),
                 float(row["usd_per_hour"]) if row["usd_per_hour"].strip() else None,
-            )  # fmt: skip
+            )
         except (ValueError, TypeError, AttributeError) as error:
             raise InputError(f"{path}: the row of {name!r} is wrong: {error}") from error
     return InstanceTable(types, dates[0] if dates else "")

@@ -95,11 +95,12 @@ class Decider:
             for host in silent:
                 self.lose(host)
             return
+        awaited = " and ".join(missing)
         hints = "".join(f"; {host}: {error}" for host, error in self._hosts.errors.items() if error)
         raise DeadlineError(
             f"The job was not ready within startup_timeout_s={self._settings.startup_timeout_s:g}: still waiting for "
-            + " and ".join(missing) + hints
-        )  # fmt: skip
+            f"{awaited}{hints}"
+        )
 
     def is_over(self, now: float) -> bool:
         """Return whether to terminate MPI: True if it still runs `END_S` seconds after the last script ended."""
