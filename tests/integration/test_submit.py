@@ -233,8 +233,11 @@ def test_the_jobs_summary_is_fetched_and_told(aws, capsys, tmp_path):
     assert json.loads((tmp_path / "runs" / "job" / "summary.json").read_text()) == summary
     fetched = tmp_path / "runs" / "job"
     assert sorted(str(path.relative_to(fetched)) for path in fetched.rglob("*") if path.is_file()) == [
-        "metrics.jsonl", "summary.json", "tensorboard/events.1", "tensorboard/train/events.2",
-    ]  # fmt: skip
+        "metrics.jsonl",
+        "summary.json",
+        "tensorboard/events.1",
+        "tensorboard/train/events.2",
+    ]
 
     # The job's name is enough for its report, also on a machine that has not submitted it.
     shutil.rmtree(tmp_path / "runs")

@@ -68,9 +68,12 @@ class ToolkitJob:
         self._shuffle_hosts, self._has_tensorflow = shuffle_hosts, has_tensorflow
         resources = request["ResourceConfig"]
         groups = resources.get("InstanceGroups") or [
-            {"InstanceGroupName": "", "InstanceType": resources["InstanceType"],
-             "InstanceCount": resources["InstanceCount"]}
-        ]  # fmt: skip
+            {
+                "InstanceGroupName": "",
+                "InstanceType": resources["InstanceType"],
+                "InstanceCount": resources["InstanceCount"],
+            }
+        ]
         members = [group for group in groups for _ in range(group["InstanceCount"])]
         self.hosts = {f"algo-{number}": group for number, group in enumerate(members, 1)}
         self.folder.mkdir(parents=True)

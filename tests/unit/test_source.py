@@ -69,8 +69,12 @@ def test_the_archive_of_a_source_dir_with_a_headrace_of_its_own_holds_just_that_
     assert (tmp_path / "1.tar.gz").read_bytes() == (tmp_path / "2.tar.gz").read_bytes()
     with tarfile.open(tmp_path / "1.tar.gz") as tar:
         content = {member.name: tar.extractfile(member).read().decode() for member in tar}
-    assert content == {"copy.py": "print(1)", "launcher.py": "print(1)",
-                       "headrace/__init__.py": "", "headrace/a.py": "x = 1"}  # fmt: skip
+    assert content == {
+        "copy.py": "print(1)",
+        "launcher.py": "print(1)",
+        "headrace/__init__.py": "",
+        "headrace/a.py": "x = 1",
+    }
 
 
 def test_other_source_dirs_get_headraces_files_and_both_requirements(tmp_path):
