@@ -188,9 +188,14 @@ def run(given, what, cpus, feed_cpus=(), copy="step", compiled=False):
             stack.callback(server.kill)
             environ |= {"HEADRACE_TF_DATA_MODE": "service", "HEADRACE_FEEDS": address}
         done = subprocess.run(
-            [sys.executable, __file__, *flags], env=environ, stdout=subprocess.PIPE, text=True, check=True,
-            preexec_fn=lambda: os.sched_setaffinity(0, cpus), timeout=1200,
-        )  # fmt: skip
+            [sys.executable, __file__, *flags],
+            env=environ,
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            preexec_fn=lambda: os.sched_setaffinity(0, cpus),
+            timeout=1200,
+        )
     return json.loads(done.stdout.splitlines()[-1])
 
 

@@ -64,12 +64,23 @@ def run(given, name, folder, cpus):
     if framework == "pytorch":
         more |= {"examples": given.steps * given.batch_size, "num_workers": 0 if given.own_cpus == 1 else 2}
     command = [
-        getattr(given, f"{framework}_python"), ROOT / "start_job.py", "--no-is_cloud_job", f"--framework={framework}",
-        f"--job_name={job}", f"--output_dir={folder}", f"--source_dir={source_dir(folder)}",
-        f"--training_script={script}", "--processes_per_host=1", "--epochs=1", f"--batch_size={given.batch_size}",
-        f"--steps_per_epoch={given.steps}", f"--cpus={groups}", f"--isolation={given.isolation}", *flags,
+        getattr(given, f"{framework}_python"),
+        ROOT / "start_job.py",
+        "--no-is_cloud_job",
+        f"--framework={framework}",
+        f"--job_name={job}",
+        f"--output_dir={folder}",
+        f"--source_dir={source_dir(folder)}",
+        f"--training_script={script}",
+        "--processes_per_host=1",
+        "--epochs=1",
+        f"--batch_size={given.batch_size}",
+        f"--steps_per_epoch={given.steps}",
+        f"--cpus={groups}",
+        f"--isolation={given.isolation}",
+        *flags,
         *(f"--hyperparameter={key}={value}" for key, value in more.items()),
-    ]  # fmt: skip
+    ]
     environ = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if given.device == "cpu" else {})
     done = subprocess.run(
         command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=LIMIT_S

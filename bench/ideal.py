@@ -41,8 +41,16 @@ def compare(what, one_run, repeats):
         median_ms = measure.median([measure.median(train_ms) for _, train_ms in found])
         for of, errors in compared.items():
             worst.setdefault(of, []).extend(map(abs, errors))
-            rows.append({"model": name, "median step ms": median_ms, "of": of, "least error": f"{min(errors):+.1%}",
-                         "median error": f"{measure.median(errors):+.1%}", "most": f"{max(errors):+.1%}"})  # fmt: skip
+            rows.append(
+                {
+                    "model": name,
+                    "median step ms": median_ms,
+                    "of": of,
+                    "least error": f"{min(errors):+.1%}",
+                    "median error": f"{measure.median(errors):+.1%}",
+                    "most": f"{max(errors):+.1%}",
+                }
+            )
     of_run, of_turn = (max(errors) for errors in worst.values())
     measure.leave(what, {f"{what}_error_max": of_run, f"{what}_error_of_a_turn_max": of_turn}, rows, repeats=repeats)
 

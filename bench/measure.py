@@ -107,10 +107,12 @@ def table(rows: Sequence[dict[str, object]]) -> str:
     cells = [head, *([_cell(row[key]) for key in head] for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(head))]
     lines = [
-        "  ".join(cell.rjust(width) if column else cell.ljust(width)
-                  for column, (cell, width) in enumerate(zip(line, widths, strict=True))).rstrip()
+        "  ".join(
+            cell.rjust(width) if column else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
         for line in cells
-    ]  # fmt: skip
+    ]
     return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:]])
 
 

@@ -84,9 +84,11 @@ def train(*argv):
         command = [find_program("mpirun"), "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "2"]
         command += ["--mca", "orte_tmpdir_base", folder, sys.executable, str(SCRIPT), *argv]
         environ = os.environ | {
-            "PYTHONPATH": f"{ROOT / 'code'}", "TF_CPP_MIN_LOG_LEVEL": "3", "BENCH_BEGAN": str(time.time()),
+            "PYTHONPATH": f"{ROOT / 'code'}",
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "BENCH_BEGAN": str(time.time()),
             "HEADRACE_OUTPUT_DIR": folder,
-        }  # fmt: skip
+        }
         done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, cwd=folder)
     found = [json.loads(each) for each in re.findall(r"measured (\{.*?\})", done.stdout)]  # ranks may share a line
     if len(found) != 2:

@@ -65,8 +65,11 @@ def main(argv=None):
             best.append(row["on ÷ best"])
             rows.append(row)
             print("placement:", *row.values(), flush=True)
-    figures = {"placement_vs_sum": min(sums), "placement_vs_sum_of_processors": min(of_processors),
-               "placement_on_vs_best": min(best)}  # fmt: skip
+    figures = {
+        "placement_vs_sum": min(sums),
+        "placement_vs_sum_of_processors": min(of_processors),
+        "placement_on_vs_best": min(best),
+    }
     measure.leave("placement", figures, rows, repeats=repeats)
 
 

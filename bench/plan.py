@@ -41,22 +41,32 @@ def main(argv=None):
             for placement, count in options:
                 data = Group(count, HOST_CPUS, UNLIMITED)
                 predicted = predict(plan.work, plan.trainer, data, placement)
-                flags = alone if not count else [
-                    f"--num_of_data_instances={count}", f"--cpus=dnn_group={first};data_group={second}",
+                flags = [
+                    f"--num_of_data_instances={count}",
+                    f"--cpus=dnn_group={first};data_group={second}",
                     f"--local_workers={'off' if placement == 'data' else 'on'}",
-                ]  # fmt: skip
+                ]
                 hosts = {f"algo-{number}": HOST_CPUS for number in range(1, count + 1)}
-                taken = [jobs.measured(_run(source, times, flags, hosts))["step_ms"] for _ in range(repeats)]
+                taken = [
+                    jobs.measured(_run(source, times, flags if count else alone, hosts))["step_ms"]
+                    for _ in range(repeats)
+                ]
                 step_ms = measure.median(taken)
                 error = predicted.step_s * 1000 / step_ms - 1
                 price = TRAINER_USD + count * DATA_USD
                 costs[placement, count] = (predicted.step_s * price, step_ms * price)
                 errors.append(abs(error))
-                rows.append({
-                    "pipeline": name, "batches by": placement, "data hosts": count,
-                    "predicted ms": predicted.step_s * 1000, "measured ms": step_ms, "error": f"{error:+.0%}",
-                    "limit": predicted.limit,
-                })  # fmt: skip
+                rows.append(
+                    {
+                        "pipeline": name,
+                        "batches by": placement,
+                        "data hosts": count,
+                        "predicted ms": predicted.step_s * 1000,
+                        "measured ms": step_ms,
+                        "error": f"{error:+.0%}",
+                        "limit": predicted.limit,
+                    }
+                )
                 print("plan:", *rows[-1].values(), flush=True)
             chosen = min(costs, key=lambda each: costs[each][0])
             choices.append(costs[chosen][1] / min(real for _, real in costs.values()))

@@ -95,8 +95,9 @@ def memory_of(pid, field):
 def start_reader(address):
     environ = os.environ | {"HEADRACE_TF_DATA_MODE": "service", "HEADRACE_DISPATCHER": address}
     command = [sys.executable, "-u", "-m", "bench.ranks", "reader"]
-    return subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                            stderr=subprocess.DEVNULL, text=True)  # fmt: skip
+    return subprocess.Popen(
+        command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
 
 
 def read_together(readers, name, wait_ms, **how):

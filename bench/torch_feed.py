@@ -51,12 +51,18 @@ def main(argv=None):
         return measure.median([a / b for a, b in zip(of[one], of[other], strict=True)])
 
     rows = [
-        {"form, way": f"{form} {way}", "images/s": measure.median(rates[form, way]),
-         "images/s per consumer core": measure.median(per_core[form, way])}
-        for form in FORMS for way in WAYS
-    ]  # fmt: skip
-    rows += [{"form, way": f"heavy, {name}", "images/s": measure.median(found), "images/s per consumer core": ""}
-             for name, found in heavy.items()]  # fmt: skip
+        {
+            "form, way": f"{form} {way}",
+            "images/s": measure.median(rates[form, way]),
+            "images/s per consumer core": measure.median(per_core[form, way]),
+        }
+        for form in FORMS
+        for way in WAYS
+    ]
+    rows += [
+        {"form, way": f"heavy, {name}", "images/s": measure.median(found), "images/s per consumer core": ""}
+        for name, found in heavy.items()
+    ]
     figures = {
         "torch_feed_vs_tcp": ratio(rates, ("uint8_224", "feed"), ("uint8_224", "tcp")),
         "torch_feed_vs_grpc": ratio(rates, ("uint8_224", "feed"), ("uint8_224", "grpc")),

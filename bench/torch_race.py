@@ -201,8 +201,10 @@ def serve_feed(form, port):
 
 def open_feed(form, port):
     os.environ |= {
-        "HEADRACE_JOB_SECRET": SECRET, "HEADRACE_TF_DATA_MODE": "service", "HEADRACE_FEEDS": f"127.0.0.1:{port}"
-    }  # fmt: skip
+        "HEADRACE_JOB_SECRET": SECRET,
+        "HEADRACE_TF_DATA_MODE": "service",
+        "HEADRACE_FEEDS": f"127.0.0.1:{port}",
+    }
     import headrace.torch
 
     batches = iter(headrace.torch.DataLoader(Same(form), None))

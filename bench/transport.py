@@ -56,8 +56,15 @@ def main(argv=None):
     rows = []
     for (way, shape, dtype), values in sorted(rates.items(), key=lambda item: item[0][1:]):
         rate = measure.median(values)
-        rows.append({"way": way, "batch": shape, "dtype": dtype, "MB/s": rate * size(shape, dtype) / 1e6,
-                     "images/s": rate * SHAPES[shape][0]})  # fmt: skip
+        rows.append(
+            {
+                "way": way,
+                "batch": shape,
+                "dtype": dtype,
+                "MB/s": rate * size(shape, dtype) / 1e6,
+                "images/s": rate * SHAPES[shape][0],
+            }
+        )
 
     def ratio(one, other):
         return measure.median([a / b for a, b in zip(rates[one], rates[other], strict=True)])

@@ -79,8 +79,13 @@ def main():
     optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(learning_rate))
     model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"], jit_compile=False)
     model.fit(
-        train, epochs=args.epochs, initial_epoch=checkpoint.restore(model), steps_per_epoch=steps,
-        validation_data=held_out, shuffle=False, verbose=0,
+        train,
+        epochs=args.epochs,
+        initial_epoch=checkpoint.restore(model),
+        steps_per_epoch=steps,
+        validation_data=held_out,
+        shuffle=False,
+        verbose=0,
         callbacks=[
             hvd.callbacks.BroadcastGlobalVariablesCallback(0),  # all ranks start equal,
             hvd.callbacks.MetricAverageCallback(),  # and average what they measure
@@ -88,7 +93,7 @@ def main():
             callbacks.Measure(train, args.batch_size, args.log_every),
             checkpoint,
         ],
-    )  # fmt: skip
+    )
     if hvd.rank() == 0:
         folder = Path(os.environ.get("SM_MODEL_DIR", "model"))
         folder.mkdir(parents=True, exist_ok=True)

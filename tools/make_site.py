@@ -19,8 +19,15 @@ NAMES = {"walkthrough": "walkthrough", "pytorch": "walkthrough-pytorch"}
 def main() -> int:
     gather()
     build = [sys.executable, "-m", "mkdocs", "build"]
-    built = subprocess.run(build, cwd=ROOT, env=os.environ | {"NO_MKDOCS_2_WARNING": "1"}, stdout=subprocess.PIPE,
-                           stderr=subprocess.STDOUT, text=True, check=False)  # fmt: skip
+    built = subprocess.run(
+        build,
+        cwd=ROOT,
+        env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
     print(built.stdout if built.returncode else f"site: {ROOT / 'build' / 'site' / 'index.html'}")
     return built.returncode
 

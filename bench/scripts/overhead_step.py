@@ -115,11 +115,17 @@ clock = Clock()
 model.fit(train, steps_per_epoch=args.steps, verbose=0, callbacks=[*callbacks, clock])
 taken = np.diff(clock.at)
 began = time.perf_counter() - (time.time() - float(os.environ["BENCH_BEGAN"]))
-print("measured " + json.dumps({
-    "step_ms": float(np.mean(taken[WARM_UP_STEPS:])) * 1000,
-    "last_vs_first": clock.last_vs_first(),
-    "memory_last_vs_first": clock.memory[-1] / clock.memory[0],
-    "first_step_s": clock.at[1] - began,
-    "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-}), flush=True)  # fmt: skip
+print(
+    "measured "
+    + json.dumps(
+        {
+            "step_ms": float(np.mean(taken[WARM_UP_STEPS:])) * 1000,
+            "last_vs_first": clock.last_vs_first(),
+            "memory_last_vs_first": clock.memory[-1] / clock.memory[0],
+            "first_step_s": clock.at[1] - began,
+            "peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        }
+    ),
+    flush=True,
+)
 sys.stdout.flush()

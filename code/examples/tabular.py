@@ -9,8 +9,10 @@ from sklearn.datasets import load_breast_cancer
 hvd.init()
 EPOCHS, BATCH = 12, 16
 table = load_breast_cancer()
-columns = {name.replace(" ", "_"): table.data[:, place].astype("float32") for place, name in
-           enumerate(table.feature_names[:10])}  # fmt: skip
+columns = {
+    name.replace(" ", "_"): table.data[:, place].astype("float32")
+    for place, name in enumerate(table.feature_names[:10])
+}
 
 examples = tf.data.Dataset.from_tensor_slices((columns, table.target.astype("int32")))
 examples = examples.shuffle(len(table.target), seed=1, reshuffle_each_iteration=False)  # sorted by outcome, as it is

@@ -1,8 +1,7 @@
 """The errors that headrace raises on purpose.
 
 HeadraceError              one clear line for the user; never a traceback
-├── InputError             exit 2: a flag, a file or the environment is wrong
-│   └── TopologyError      the hosts and groups of this job contradict each other
+├── InputError             exit 2: a flag, a file, the environment or the topology is wrong
 ├── SetupError             exit 1: this machine lacks something (compiler, package, free port)
 └── DeadlineError          exit 1: a wait reached its deadline
 
@@ -22,10 +21,6 @@ class InputError(HeadraceError):
     """Raised for wrong input from the user. The text says what is wrong, why, and how to fix it."""
 
     exit_code = 2
-
-
-class TopologyError(InputError):
-    """Raised if the description of hosts and groups contradicts itself. The text says what was read, and where."""
 
 
 class SetupError(HeadraceError):

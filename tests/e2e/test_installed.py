@@ -40,9 +40,14 @@ def run(project, *command, expected=0):
     environ = {name: value for name, value in os.environ.items() if not name.startswith(("SM_", "HEADRACE_", "PYTHON"))}
     programs = f"{project.parent}/venv/bin:{sysconfig.get_path('scripts')}:{environ['PATH']}"
     result = subprocess.run(
-        command, cwd=project, env=environ | {"PATH": programs, "AWS_DEFAULT_REGION": "eu-west-1"},
-        capture_output=True, text=True, timeout=JOB_TIMEOUT_S, check=False,
-    )  # fmt: skip
+        command,
+        cwd=project,
+        env=environ | {"PATH": programs, "AWS_DEFAULT_REGION": "eu-west-1"},
+        capture_output=True,
+        text=True,
+        timeout=JOB_TIMEOUT_S,
+        check=False,
+    )
     assert result.returncode == expected, result.stdout[-3000:] + result.stderr[-3000:]
     return result
 
@@ -63,9 +68,19 @@ def test_from_an_empty_folder_to_a_job_here_and_a_request(project):
     (project / "mine.py").write_text("WORD = 'of mine'\n")
     script.write_text(script.read_text() + "\nimport mine\n\nprint('a module', mine.WORD)\n")
     (project / "requirements.txt").write_text("tqdm\n")
-    run(project, "headrace", "run", "--job_name=first", "--training_script=train.py",
-        "--num_of_data_instances=1", "--processes_per_host=2", "--batch_size=16", "--epochs=1", "--steps_per_epoch=4",
-        "--hyperparameter=model=small_cnn")  # fmt: skip
+    run(
+        project,
+        "headrace",
+        "run",
+        "--job_name=first",
+        "--training_script=train.py",
+        "--num_of_data_instances=1",
+        "--processes_per_host=2",
+        "--batch_size=16",
+        "--epochs=1",
+        "--steps_per_epoch=4",
+        "--hyperparameter=model=small_cnn",
+    )
     folder = project / "runs" / "first"
     summary = json.loads((folder / "summary.json").read_text())
     assert (summary["outcome"], summary["tf_data_mode"], summary["steps"]) == ("succeeded", "service", 4)
@@ -78,9 +93,15 @@ def test_from_an_empty_folder_to_a_job_here_and_a_request(project):
     assert (code / "headrace" / "constraints.txt").is_file()
     assert processes_of("first") == []
     request = json.loads(
-        run(project, "headrace", "submit", "--dry_run", "--training_script=train.py",
-            "--role=arn:aws:iam::123456789012:role/R").stdout
-    )  # fmt: skip
+        run(
+            project,
+            "headrace",
+            "submit",
+            "--dry_run",
+            "--training_script=train.py",
+            "--role=arn:aws:iam::123456789012:role/R",
+        ).stdout
+    )
     assert request["Environment"]["HEADRACE_VERSION"]
 
 

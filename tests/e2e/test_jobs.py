@@ -118,8 +118,9 @@ def test_the_artificial_dataset_runs_on_loopback_addresses(tmp_path):
 
 @pytest.mark.parametrize(("how", "said"), [("raise", "raised ValueError: no good_reason at all"), ("kill", "SIGKILL")])
 def test_a_failing_rank_fails_the_job_on_every_host_with_its_root_cause(how, said, tmp_path, with_script):
-    run = run_job(tmp_path, *HETERO, *with_script("failing.py"), f"--hyperparameter=how={how}",
-                  "--hyperparameter=lease_s=60")  # fmt: skip
+    run = run_job(
+        tmp_path, *HETERO, *with_script("failing.py"), f"--hyperparameter=how={how}", "--hyperparameter=lease_s=60"
+    )
     assert run.code == 1
     cause = run.summary["root_cause"]
     leader = list(run.summary["hosts"])[-1]

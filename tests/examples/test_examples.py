@@ -41,8 +41,13 @@ def accuracy_of(name, mode, seed, tmp_path, samples):
     script = source / "examples" / f"{name}.py"
     seeded = f"import keras as keras_, tensorflow as tf_\nkeras_.utils.set_random_seed({seed})\n"
     script.write_text(seeded + script.read_text() + CHECK)
-    run = run_job(tmp_path, *FLAGS[mode], f"--source_dir={source}", f"--training_script=examples/{name}.py",
-                  f"--channel=training={samples}")  # fmt: skip
+    run = run_job(
+        tmp_path,
+        *FLAGS[mode],
+        f"--source_dir={source}",
+        f"--training_script=examples/{name}.py",
+        f"--channel=training={samples}",
+    )
     assert run.code == 0, run.output[-4000:]
     assert run.output.count("weights identical on 2 ranks") == 2
     summary = run.summary

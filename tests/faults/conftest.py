@@ -37,7 +37,8 @@ def toy_victim(tmp_path):
     with victims(tmp_path) as begin:
 
         def begin_steady(*flags, stepping=True):
-            return begin(f"--source_dir={source}", "--training_script=steady.py", "--batch_size=1", *flags,
-                         stepping=stepping)  # fmt: skip
+            return begin(
+                f"--source_dir={source}", "--training_script=steady.py", "--batch_size=1", *flags, stepping=stepping
+            )
 
         yield begin_steady

@@ -138,8 +138,15 @@ def test_sigterm_to_a_data_host_gets_a_checkpoint_and_an_orderly_end(victim):
     ],
 )
 def test_a_folder_that_cannot_be_written_is_the_root_cause(victim, option, folder, said):
-    job = victim("--training_script=train_dnn.py", "--epochs=1", "--steps_per_epoch=3", "--batch_size=4",
-                 "--hyperparameter=model=small_cnn", "--no-is_hetero", stepping=False)  # fmt: skip
+    job = victim(
+        "--training_script=train_dnn.py",
+        "--epochs=1",
+        "--steps_per_epoch=3",
+        "--batch_size=4",
+        "--hyperparameter=model=small_cnn",
+        "--no-is_hetero",
+        stepping=False,
+    )
     log = job.folder / "algo-1.log"
     wait_for(lambda: log.is_file() and "event=topology" in log.read_text(), "the launcher")
     pid = process_of(job.folder.name, "algo-1", LAUNCHER).pid

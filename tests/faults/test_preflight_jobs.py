@@ -55,11 +55,16 @@ def test_two_hosts_with_two_ranks_each_are_told_apart(waiting):
     assert run.code == 0, run.output[-3000:]
     report = json.loads((folder / "preflight.json").read_text())
     assert [(rank["host"], rank["local_rank"]) for rank in report["ranks"]] == [
-        ("algo-1", 0), ("algo-1", 1), ("algo-2", 0), ("algo-2", 1)
-    ]  # fmt: skip
+        ("algo-1", 0),
+        ("algo-1", 1),
+        ("algo-2", 0),
+        ("algo-2", 1),
+    ]
     assert [(link["ranks"], link["from"], link["to"]) for link in report["links"]] == [
-        ("0-2", "algo-1", "algo-2"), ("0-1", "algo-1", "algo-1"), ("2-3", "algo-2", "algo-2")
-    ]  # fmt: skip
+        ("0-2", "algo-1", "algo-2"),
+        ("0-1", "algo-1", "algo-1"),
+        ("2-3", "algo-2", "algo-2"),
+    ]
     assert len(run.events("preflight_passed")) == 1
     assert run.summary["steps"] == 0, "it trained"
 

@@ -26,9 +26,16 @@ def shell(project):
 
     def run(*lines, errors=subprocess.STDOUT):
         environ = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-        done = subprocess.run(["bash", "-e", "-o", "pipefail", "-c", "\n".join(lines)], cwd=project, env=environ,
-                              stdout=subprocess.PIPE, stderr=errors, text=True, timeout=JOB_TIMEOUT_S,
-                              check=False)  # fmt: skip
+        done = subprocess.run(
+            ["bash", "-e", "-o", "pipefail", "-c", "\n".join(lines)],
+            cwd=project,
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            timeout=JOB_TIMEOUT_S,
+            check=False,
+        )
         assert done.returncode == 0, (done.stdout + (done.stderr or ""))[-4000:]
         for run_folder in (project / "runs").glob("*"):
             # A notebook's job may have the same name at the same time.

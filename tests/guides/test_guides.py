@@ -78,8 +78,11 @@ def test_a_spot_job_is_rehearsed(project, shell):
 def test_a_run_is_reported_and_planned_with(project, shell):
     start, *rest = console_lines(guide("instances.md"))
     assert "--no-is_hetero" in start
-    shell("headrace new .", "headrace run --no-is_hetero --job_name alone --epochs 1 "
-          "--steps_per_epoch 20 --hyperparameter model=small_cnn", *rest)  # fmt: skip
+    shell(
+        "headrace new .",
+        "headrace run --no-is_hetero --job_name alone --epochs 1 --steps_per_epoch 20 --hyperparameter model=small_cnn",
+        *rest,
+    )
     assert (project / "runs/alone/report.html").is_file()
 
 

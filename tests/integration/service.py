@@ -62,9 +62,13 @@ class Service:
 
     def start_worker(self, port, **environ):
         return self._start(
-            "worker", f"--port={port}", f"--address=127.0.0.1:{port}", f"--dispatcher={self.address}",
-            f"--transfer_address=127.0.0.1:{self.transfer_ports.setdefault(port, free_port())}", **environ,
-        )  # fmt: skip
+            "worker",
+            f"--port={port}",
+            f"--address=127.0.0.1:{port}",
+            f"--dispatcher={self.address}",
+            f"--transfer_address=127.0.0.1:{self.transfer_ports.setdefault(port, free_port())}",
+            **environ,
+        )
 
     def _start(self, *arguments, **environ):
         environ = {**self._environ, **environ, "TF_CPP_MIN_LOG_LEVEL": "2"}

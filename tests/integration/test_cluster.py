@@ -180,8 +180,10 @@ sys.exit(main(sys.argv[1:]))
     assert "ran" in (tmp_path / "job" / "algo-3.log").read_text()
     forced = subprocess.run(
         [sys.executable, "-c", code, *flags, "--job_name=other", "--isolation=namespaces"],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert forced.returncode == 1
     assert "use --isolation loopback" in forced.stderr
 
@@ -233,8 +235,9 @@ def test_runs_and_channels_inside_the_source_dir_are_not_copied_to_hosts(tmp_pat
     (folder / "data").mkdir()
     (folder / "data" / "large").touch()
     for name in ("one", "two"):
-        run = run_job(tmp_path, flag, f"--output_dir={folder / 'runs'}", f"--channel=training={folder / 'data'}",
-                      job_name=name)  # fmt: skip
+        run = run_job(
+            tmp_path, flag, f"--output_dir={folder / 'runs'}", f"--channel=training={folder / 'data'}", job_name=name
+        )
         assert run.code == 1  # nobody wrote a summary
     copied = sorted(path.name for path in (folder / "runs" / "two" / "algo-1" / "code").iterdir())
     assert copied == ["headrace", "launcher.py", "train_dnn.py"]

@@ -10,9 +10,14 @@ TOY = Path(__file__).parent / "toy_service"
 def test_a_third_data_service_needs_no_line_in_the_launcher(tmp_path):
     source = copy_source(tmp_path / "source", *TOY.glob("*.py"))
     run = run_job(
-        tmp_path, f"--source_dir={source}", "--training_script=read_toys.py", "--num_of_data_instances=2",
-        "--processes_per_host=2", "--batch_size=1", "--hyperparameter=lease_s=60",
-    )  # fmt: skip
+        tmp_path,
+        f"--source_dir={source}",
+        "--training_script=read_toys.py",
+        "--num_of_data_instances=2",
+        "--processes_per_host=2",
+        "--batch_size=1",
+        "--hyperparameter=lease_s=60",
+    )
     assert run.code == 0, run.output
     assert run.output.count("heard algo-1 algo-2 algo-3 hello") == 2
     assert [event.fields["n"] for event in run.events("workers_ready")] == ["3"]

@@ -113,7 +113,6 @@ def test_gpus_are_read_through_nvidias_library(monkeypatch):
     gpus = Gpus()
     wait_until(lambda: (gpus.report() or {}).get("samples"))
     told = gpus.report()
-    gpus.close()
     assert told["count"] == 2 and told["utilization"] == 0.6
     assert (told["memory_bytes"], told["memory_total_bytes"]) == (6, 20)
 

@@ -130,8 +130,13 @@ def test_training_begins_once_horovod_is_installed(tmp_path):
         "import time\nprint('building', flush=True)\ntime.sleep(8)\n" + BUILD.format(log=str(tmp_path / "log"))
     )
     (source / "hello.py").write_text("from mpi4py import MPI\n")
-    run = run_job(tmp_path, f"--source_dir={source}", "--training_script=hello.py", "--num_of_data_instances=1",
-                  "--hyperparameter=lease_s=60")  # fmt: skip
+    run = run_job(
+        tmp_path,
+        f"--source_dir={source}",
+        "--training_script=hello.py",
+        "--num_of_data_instances=1",
+        "--hyperparameter=lease_s=60",
+    )
     assert run.code == 0, run.output
     leader = run.log("algo-2")
     assert (tmp_path / "log").read_text() == "built\n"

@@ -134,11 +134,16 @@ def test_the_training_script_of_the_project_has_nothing_to_mend_and_writes_nothi
     result = subprocess.run(
         [sys.executable, "-m", "headrace", "lint", str(ROOT / "code" / "train_dnn.py"), "--model", "small_cnn"],
         env=os.environ | {"PYTHONPATH": str(ROOT / "code"), "TMPDIR": str(tmp_path)},
-        cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert (result.returncode, result.stdout.splitlines()[-1:]) == (
-        0, [f"{ROOT / 'code' / 'train_dnn.py'}: nothing found"],
-    ), result.stderr[-2000:]  # fmt: skip
+        0,
+        [f"{ROOT / 'code' / 'train_dnn.py'}: nothing found"],
+    ), result.stderr[-2000:]
     assert not [path for path in tmp_path.iterdir() if path.is_file()]
 
 

@@ -54,8 +54,10 @@ def test_ranks_have_known_and_equal_numbers_of_batches_of_what_can_be_counted(us
             streams = consumers(3, dataset, uneven=uneven, job_name=f"{name} {uneven}".replace(" ", "-"))
             parts = [[*stream.as_numpy_iterator()] for stream in streams]
             assert [len(part) for part in parts] == [int(stream.cardinality()) for stream in streams], name
-            expected, got = ([str(x) for each in of for x in tf.reshape(each, [-1]).numpy()]
-                             for of in (dataset, [batch for part in parts for batch in part]))  # fmt: skip
+            expected, got = (
+                [str(x) for each in of for x in tf.reshape(each, [-1]).numpy()]
+                for of in (dataset, [batch for part in parts for batch in part])
+            )
             if uneven == "pad":
                 assert [len(part) for part in parts] == [steps] * 3, name
                 assert set(got) == set(expected) or name == "no remainder"

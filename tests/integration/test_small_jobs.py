@@ -46,10 +46,18 @@ print("told", [os.environ["HEADRACE_" + name] for name in names], flush=True)
 
 def test_a_script_that_parses_strictly_gets_what_the_user_gave_and_settings_as_environment(tmp_path):
     run = run_script(
-        tmp_path, STRICT, "--tf_data_mode=service", "--num_of_data_workers=2", "--preflight", "--epochs=3",
-        "--batch_size=8", "--steps_per_epoch=5", "--hyperparameter=learning_rate=1e-3",
-        "--hyperparameter=note=lease_s 1", "--hyperparameter=lease_s=12.5",
-    )  # fmt: skip
+        tmp_path,
+        STRICT,
+        "--tf_data_mode=service",
+        "--num_of_data_workers=2",
+        "--preflight",
+        "--epochs=3",
+        "--batch_size=8",
+        "--steps_per_epoch=5",
+        "--hyperparameter=learning_rate=1e-3",
+        "--hyperparameter=note=lease_s 1",
+        "--hyperparameter=lease_s=12.5",
+    )
     assert run.code == 0, run.output
     given = {"learning_rate": "1e-3", "epochs": "3", "batch_size": "8", "steps_per_epoch": "5", "note": "lease_s 1"}
     assert run.output.count(f"parsed {given}") == 2

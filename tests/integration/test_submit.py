@@ -233,8 +233,11 @@ def test_the_jobs_summary_is_fetched_and_told(aws, capsys, tmp_path):
     assert json.loads((tmp_path / "runs" / "job" / "summary.json").read_text()) == summary
     fetched = tmp_path / "runs" / "job"
     assert sorted(str(path.relative_to(fetched)) for path in fetched.rglob("*") if path.is_file()) == [
-        "metrics.jsonl", "summary.json", "tensorboard/events.1", "tensorboard/train/events.2",
-    ]  # fmt: skip
+        "metrics.jsonl",
+        "summary.json",
+        "tensorboard/events.1",
+        "tensorboard/train/events.2",
+    ]
 
     # The job's name is enough for its report, also on a machine that has not submitted it.
     shutil.rmtree(tmp_path / "runs")
@@ -289,9 +292,9 @@ def test_the_dashboard_is_created_and_printed(aws, capsys):
 
 
 def test_the_archive_unpacked_runs_as_it_is_on_simulated_hosts(tmp_path):
-    from headrace.backends.sagemaker.pack import pack_source
+    from headrace.backends.sagemaker.pack import files_to_send, pack_files
 
-    pack_source(ROOT / "code", tmp_path / "sourcedir.tar.gz")
+    pack_files(files_to_send(ROOT / "code"), tmp_path / "sourcedir.tar.gz")
     with tarfile.open(tmp_path / "sourcedir.tar.gz") as tar:
         tar.extractall(tmp_path / "unpacked")
     (tmp_path / "unpacked" / "hello.py").write_text("from mpi4py import MPI\n")

@@ -13,8 +13,9 @@ RUNNER = Path(__file__).with_name("run_snippet.py")
 
 
 def run_snippet(name, python, *arguments):
-    done = subprocess.run([str(python), str(RUNNER), name, *arguments], capture_output=True, text=True, timeout=240,
-                          check=False)  # fmt: skip
+    done = subprocess.run(
+        [str(python), str(RUNNER), name, *arguments], capture_output=True, text=True, timeout=240, check=False
+    )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -39,8 +40,12 @@ def test_the_sdks_snippets_make_the_two_groups_and_pass_the_secret(name):
 
 
 def test_the_printed_request_can_be_sent_with_boto3(tmp_path):
-    printed = subprocess.run([sys.executable, str(ROOT / "start_job.py"), "--dry_run", "--region", "us-east-1"],
-                             capture_output=True, text=True, check=True).stdout  # fmt: skip
+    printed = subprocess.run(
+        [sys.executable, str(ROOT / "start_job.py"), "--dry_run", "--region", "us-east-1"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     (tmp_path / "job.json").write_text(printed)
     sent, looked_at = run_snippet("boto3", sys.executable, str(tmp_path / "job.json")), json.loads(printed)
     assert looked_at["Environment"].pop("HEADRACE_JOB_SECRET") == "made-at-submission"

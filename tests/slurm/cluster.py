@@ -115,9 +115,12 @@ class Cluster:
         with (self.folder / f"{name}.console").open("ab") as console:
             host = subprocess.Popen(
                 [*OWN_NAMESPACES, "/bin/sh", "-c", script],
-                stdin=subprocess.PIPE, stdout=console, stderr=console, start_new_session=True,
+                stdin=subprocess.PIPE,
+                stdout=console,
+                stderr=console,
+                start_new_session=True,
                 env=os.environ | self.environ,
-            )  # fmt: skip
+            )
         self.hosts[name] = host
         wait_until(lambda: os.readlink(f"/proc/{host.pid}/ns/net") != os.readlink("/proc/self/ns/net"), "a network")
         # A restarted host has the same MAC address, because other hosts remember it for a while.
@@ -203,12 +206,22 @@ def running_cluster(folder: Path) -> Iterator[Cluster]:
         _ip(f"addr add {CONTROLLER}/24 dev {BRIDGE}")
         _ip(f"link set {BRIDGE} up")
         munge = folder / "munge"
-        _serve(cluster, "munged", "-F", "--force", f"--key-file={munge}/key", f"--socket={folder}/munge.socket",
-               f"--pid-file={munge}/pid", f"--log-file={munge}/log", f"--seed-file={munge}/seed")  # fmt: skip
+        _serve(
+            cluster,
+            "munged",
+            "-F",
+            "--force",
+            f"--key-file={munge}/key",
+            f"--socket={folder}/munge.socket",
+            f"--pid-file={munge}/pid",
+            f"--log-file={munge}/log",
+            f"--seed-file={munge}/seed",
+        )
         wait_until((folder / "munge.socket").exists, "munge")
         # The controller's host name is not that of this machine.
-        _serve(cluster, "unshare", "--uts", "sh", "-c",
-               f"hostname controller; exec slurmctld -D -f {folder}/slurm.conf")  # fmt: skip
+        _serve(
+            cluster, "unshare", "--uts", "sh", "-c", f"hostname controller; exec slurmctld -D -f {folder}/slurm.conf"
+        )
         for name in ADDRESSES:
             cluster.start_host(name)
         wait_until(lambda: _idle(cluster) == len(ADDRESSES), "idle nodes")
@@ -235,8 +248,13 @@ def running_cluster(folder: Path) -> Iterator[Cluster]:
 
 
 def _idle(cluster: Cluster) -> int:
-    done = subprocess.run(["sinfo", "-h", "-N", "-o", "%N %t"], env=os.environ | cluster.environ,
-                          capture_output=True, text=True, check=False)  # fmt: skip
+    done = subprocess.run(
+        ["sinfo", "-h", "-N", "-o", "%N %t"],
+        env=os.environ | cluster.environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return len({line for line in done.stdout.splitlines() if line.endswith(" idle")})  # a line for each partition
 
 

@@ -29,8 +29,11 @@ def command(cluster: Cluster, *flags: str, python: str | Path = sys.executable) 
     return subprocess.Popen(
         [str(python), "-m", "headrace", "submit", "--to", "slurm", *flags],
         env=os.environ | cluster.environ | {"PYTHONPATH": str(ROOT / "code")},
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def state_of(job_id: str) -> str:
@@ -52,9 +55,16 @@ class Job:
             shutil.copy(STEADY, source)
             shutil.copy(TOYS / "read_toys.py", source)
         shown = command(
-            cluster, "--dry_run", f"--source_dir={source}", "--training_script=steady.py", f"--output_dir={tmp_path}",
-            f"--job_name={name}", "--hyperparameter=startup_timeout_s=60", *PLACES, *flags,
-        )  # fmt: skip
+            cluster,
+            "--dry_run",
+            f"--source_dir={source}",
+            "--training_script=steady.py",
+            f"--output_dir={tmp_path}",
+            f"--job_name={name}",
+            "--hyperparameter=startup_timeout_s=60",
+            *PLACES,
+            *flags,
+        )
         self.script, _ = shown.communicate(timeout=START_TIMEOUT_S)
         assert shown.returncode == 0, self.script
         self.script = self.script[: self.script.index("headrace: not submitted")]

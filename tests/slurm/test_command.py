@@ -37,9 +37,16 @@ def made_by(summary, host):
 def test_tensorflow_trains_with_batches_from_data_nodes(cluster, tmp_path, capsys):
     source = copy_source(tmp_path / "source", ROOT / "tests" / "e2e" / "scripts" / "tabular.py")
     code, output, summary = run(
-        cluster, tmp_path, f"--source_dir={source}", "--training_script=tabular.py", "--num_of_data_instances=2",
-        "--processes_per_host=2", "--hyperparameter=hidden=24", "--epochs=2", "--local_workers=off",
-    )  # fmt: skip
+        cluster,
+        tmp_path,
+        f"--source_dir={source}",
+        "--training_script=tabular.py",
+        "--num_of_data_instances=2",
+        "--processes_per_host=2",
+        "--hyperparameter=hidden=24",
+        "--epochs=2",
+        "--local_workers=off",
+    )
     assert code == 0, output[-4000:]  # the script has compared the weights of both ranks
     assert summary["world_size"] == 2 and summary["steps"] > 0
     assert made_by(summary, "cpu1") + made_by(summary, "cpu2") > 0  # the first to be ready may make all of so few
@@ -57,11 +64,20 @@ def test_pytorch_trains_on_two_nodes_with_a_channel_and_batches_from_data_nodes(
     subprocess.run([TORCH_PYTHON, str(ROOT / "tools" / "make_digits_npz.py"), str(digits)], check=True)
     source = copy_source(tmp_path / "source", ROOT / "tests" / "torch" / "scripts" / "check_torch.py")
     code, output, summary = run(
-        cluster, tmp_path, f"--source_dir={source}", "--training_script=check_torch.py", "--framework=pytorch",
-        "--num_of_data_instances=2", "--num_of_dnn_instances=2", "--processes_per_host=1", "--epochs=1",
-        "--hyperparameter=model=small_cnn", f"--channel=training={digits}", "--local_workers=off",
+        cluster,
+        tmp_path,
+        f"--source_dir={source}",
+        "--training_script=check_torch.py",
+        "--framework=pytorch",
+        "--num_of_data_instances=2",
+        "--num_of_dnn_instances=2",
+        "--processes_per_host=1",
+        "--epochs=1",
+        "--hyperparameter=model=small_cnn",
+        f"--channel=training={digits}",
+        "--local_workers=off",
         python=TORCH_PYTHON,
-    )  # fmt: skip
+    )
     assert code == 0, output[-4000:]
     weights = dict(re.findall(r"weights of rank (\d): (\S+)", output))
     assert set(weights) == {"0", "1"} and len(set(weights.values())) == 1
@@ -96,10 +112,13 @@ def test_ctrl_c_asks_and_then_cancels(cluster, tmp_path):
 
     process = subprocess.Popen(
         [sys.executable, "-m", "headrace", "submit", "--to", "slurm", *flags, *PLACES],
-        stdin=end, stdout=end, stderr=end,
+        stdin=end,
+        stdout=end,
+        stderr=end,
         env=os.environ | cluster.environ | {"PYTHONPATH": str(ROOT / "code"), "TERM": "dumb"},
-        start_new_session=True, preexec_fn=on_a_terminal,  # noqa: PLW1509
-    )  # fmt: skip
+        start_new_session=True,
+        preexec_fn=on_a_terminal,  # noqa: PLW1509
+    )
     os.close(end)
     shown = ""
 

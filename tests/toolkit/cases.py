@@ -166,9 +166,10 @@ def _strike_simulated(process, results: Path, host: str, what: str) -> list[str]
         kill_host(_Job(results), host)
         return [host]
     (rank,) = [
-        each for each in processes_of(results.name)
+        each
+        for each in processes_of(results.name)
         if RANK.search(" ".join(each.cmdline())) and each.environ()["SM_CURRENT_HOST"] == host
-    ]  # fmt: skip
+    ]
     rank.kill()
     return []
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 from headrace.backends.local.namespaces import Namespaces
-from headrace.backends.sagemaker.pack import pack_source
+from headrace.backends.sagemaker.pack import files_to_send, pack_files
 from headrace.events import parse_event
 from headrace.linux.prctl import child_command
 
@@ -68,13 +68,16 @@ class ToolkitJob:
         self._shuffle_hosts, self._has_tensorflow = shuffle_hosts, has_tensorflow
         resources = request["ResourceConfig"]
         groups = resources.get("InstanceGroups") or [
-            {"InstanceGroupName": "", "InstanceType": resources["InstanceType"],
-             "InstanceCount": resources["InstanceCount"]}
-        ]  # fmt: skip
+            {
+                "InstanceGroupName": "",
+                "InstanceType": resources["InstanceType"],
+                "InstanceCount": resources["InstanceCount"],
+            }
+        ]
         members = [group for group in groups for _ in range(group["InstanceCount"])]
         self.hosts = {f"algo-{number}": group for number, group in enumerate(members, 1)}
         self.folder.mkdir(parents=True)
-        pack_source(source, folder / "sourcedir.tar.gz")
+        pack_files(files_to_send(source), folder / "sourcedir.tar.gz")
         key = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "key")]
         subprocess.run(key, check=True)
         self._make_bin()
@@ -154,7 +157,7 @@ class ToolkitJob:
 
     def _start(self, host: str) -> None:
         self._write_folder(host)
-        network = self._network.network()
+        network = os.open(f"/proc/{self._network._switch.pid}/ns/net", os.O_RDONLY)
         kept = {str(ROOT), sys.prefix, sys.base_prefix, str(self.folder)}
         setup = [str(network), host, self._network.addresses[host], str(self.base_dir(host))]
         setup += [str(self._network.hosts_file), str(self.folder), ":".join(sorted(kept))]

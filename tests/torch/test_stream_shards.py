@@ -126,9 +126,10 @@ def test_a_rank_says_how_many_samples_a_batch_has(feeds):
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), min_size=1, max_size=9), st.integers(1, 8),
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), min_size=1, max_size=9),
+    st.integers(1, 8),
     st.integers(0, 60),
-)  # fmt: skip
+)
 def test_how_far_each_shard_is_follows_from_the_steps_of_all_ranks(shards, world, steps):
     """`shards` holds, for each shard, the batches trained on before, and those that were left."""
     world = min(world, len(shards))

@@ -27,11 +27,18 @@ def run(step_ms, ideal_ms, busy=None, parts=None, data_hosts=0, samples=60, gpus
     hosts = {"algo-1": host | ({"gpu": gpu} if busy is not None else {})}
     hosts |= {f"algo-{number + 2}": DATA_HOST for number in range(data_hosts)}
     return summary(
-        step_time_ms={"median": step_ms, "mean": step_ms, "p90": step_ms}, ideal_step_time_ms=ideal_ms,
-        input_bound_share=max(1 - ideal_ms / step_ms, 0.0), step_parts_ms=told, ideal_step_from="measured",
-        hosts=hosts, is_hetero=bool(data_hosts), world_size=ranks,
-        tf_data_mode="service" if data_hosts else "local", compute_cpu_s_per_step=0.01, rank_cpu_s_per_step=0.02,
-    )  # fmt: skip
+        step_time_ms={"median": step_ms, "mean": step_ms, "p90": step_ms},
+        ideal_step_time_ms=ideal_ms,
+        input_bound_share=max(1 - ideal_ms / step_ms, 0.0),
+        step_parts_ms=told,
+        ideal_step_from="measured",
+        hosts=hosts,
+        is_hetero=bool(data_hosts),
+        world_size=ranks,
+        tf_data_mode="service" if data_hosts else "local",
+        compute_cpu_s_per_step=0.01,
+        rank_cpu_s_per_step=0.02,
+    )
 
 
 # The first four were measured on one H200 (docs/limits.md).
@@ -109,11 +116,8 @@ def test_a_gpus_utilization_counts_while_ranks_make_steps(tmp_path, monkeypatch)
     signals = SignalFiles(tmp_path, lambda: 0)
     signals.steps_over()
     gpus = Gpus(lambda: not list(tmp_path.glob("paused*")))
-    try:
-        wait_until(lambda: len(seen) > 5)
-        assert gpus.report()["samples"] == 0, "an evaluation's utilization counts"
-        signals.step()
-        wait_until(lambda: gpus.report()["samples"] > 5)
-        assert gpus.report()["utilization"] == 0.5
-    finally:
-        gpus.close()
+    wait_until(lambda: len(seen) > 5)
+    assert gpus.report()["samples"] == 0, "an evaluation's utilization counts"
+    signals.step()
+    wait_until(lambda: gpus.report()["samples"] > 5)
+    assert gpus.report()["utilization"] == 0.5

@@ -76,12 +76,17 @@ def test_ranks_know_the_interface_and_on_efa_hosts_the_fabric(monkeypatch):
     monkeypatch.setattr(mpirun.socket, "if_nameindex", lambda: [(1, "lo"), (2, "eth0"), (3, "eth1")])
     made = network_environ(topology_from(config, "test"), {"NCCL_DEBUG": "INFO"})
     assert made == {
-        "NCCL_SOCKET_IFNAME": "eth1", "GLOO_SOCKET_IFNAME": "eth1", "FI_PROVIDER": "efa", "NCCL_PROTO": "simple",
+        "NCCL_SOCKET_IFNAME": "eth1",
+        "GLOO_SOCKET_IFNAME": "eth1",
+        "FI_PROVIDER": "efa",
+        "NCCL_PROTO": "simple",
         "FI_EFA_USE_DEVICE_RDMA": "1",
-    }  # fmt: skip
+    }
     assert network_environ(topology(["algo-1"]), {}) == {
-        "NCCL_SOCKET_IFNAME": "eth0", "GLOO_SOCKET_IFNAME": "eth0", "NCCL_DEBUG": "WARN"
-    }  # fmt: skip
+        "NCCL_SOCKET_IFNAME": "eth0",
+        "GLOO_SOCKET_IFNAME": "eth0",
+        "NCCL_DEBUG": "WARN",
+    }
     monkeypatch.setattr(mpirun.socket, "if_nameindex", lambda: [(2, "ens5")])
     assert network_environ(topology(["algo-1"]), {}) == {"NCCL_DEBUG": "WARN"}
 

@@ -43,9 +43,14 @@ def test_a_network_can_be_the_limit():
 
 
 @given(
-    batch=st.integers(1, 10_000), ideal=st.floats(1e-3, 1.0), make=st.floats(0, 0.1), compute=st.floats(0, 0.01),
-    size=st.floats(0, 1e6), hosts=st.integers(1, 8), cpus=st.integers(1, 96),
-)  # fmt: skip
+    batch=st.integers(1, 10_000),
+    ideal=st.floats(1e-3, 1.0),
+    make=st.floats(0, 0.1),
+    compute=st.floats(0, 0.01),
+    size=st.floats(0, 1e6),
+    hosts=st.integers(1, 8),
+    cpus=st.integers(1, 96),
+)
 def test_more_data_hosts_never_make_a_step_slower_and_no_step_is_shorter_than_the_ideal(
     batch, ideal, make, compute, size, hosts, cpus
 ):

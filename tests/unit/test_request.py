@@ -167,11 +167,6 @@ def test_what_sagemaker_would_refuse_is_refused_here(changes, options, said):
         request(spec(**changes), **options)
 
 
-def test_more_than_five_groups_are_refused():
-    with pytest.raises(InputError, match="1 to 5 instance groups"):
-        spec(groups=tuple(InstanceGroup(f"group-{n}", "ml.c5.xlarge", 1) for n in range(6)))
-
-
 def test_an_unknown_instance_type_is_told_with_the_nearest_one():
     check_instance_type("ml.c5.18xlarge")
     with pytest.raises(InputError, match=r"did you mean ml\.c5\.18xlarge"):

@@ -10,7 +10,7 @@ MOST_LINES = {
     "tensorflow": 6_250,  # ADR 33
     "lint": 880,
     "backends/slurm": 470,
-    "the rest": 14_670,  # ADR 35
+    "the rest": 14_630,  # ADR 35
 }
 
 

@@ -13,7 +13,7 @@ from headrace.backends.slurm.slurm_options import GroupOptions, SlurmOptions
 from headrace.cluster import slurm
 from headrace.cluster.sagemaker import read_topology
 from headrace.cluster.slurm import enter_host, expand_hosts, port_offset
-from headrace.errors import InputError, SetupError, TopologyError
+from headrace.errors import InputError, SetupError
 from headrace.host.host_plan import HostPlan
 from headrace.job import settings as job_settings
 from headrace.job.settings import read_settings
@@ -112,7 +112,7 @@ def test_a_secret_that_others_may_read_is_refused(tmp_path):
     "wrong", [{"SLURM_HET_SIZE": "3"}, {"SLURMD_NODENAME": "elsewhere"}, {"SLURM_JOB_NODELIST_HET_GROUP_1": ""}]
 )
 def test_variables_that_contradict_each_other_are_refused(tmp_path, wrong):
-    with pytest.raises(TopologyError):
+    with pytest.raises(InputError):
         enter_host(hetero(tmp_path, **wrong))
 
 
@@ -150,9 +150,15 @@ def directives(script):
 
 def test_each_group_is_a_component_with_what_it_asks_for(source, tmp_path):
     options = SlurmOptions(
-        tmp_path / "run", "/env/bin/python", GroupOptions("gpu", "a100|h100", "gpu:8", 96, "0", True),
-        GroupOptions("cpu", "", "", 64, "128G", True), "1-12:00", "physics", "high", requeue=False,
-    )  # fmt: skip
+        tmp_path / "run",
+        "/env/bin/python",
+        GroupOptions("gpu", "a100|h100", "gpu:8", 96, "0", True),
+        GroupOptions("cpu", "", "", 64, "128G", True),
+        "1-12:00",
+        "physics",
+        "high",
+        requeue=False,
+    )
     script = build_script(spec(source), options)
     trains, makes = directives(script)
     assert {"--nodes=1", "--partition=gpu", "--constraint=a100|h100", "--gres=gpu:8", "--cpus-per-task=96"} < set(
@@ -179,8 +185,13 @@ def test_what_a_user_gave_survives_the_shell(source, tmp_path):
     )
     assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
     (tmp_path / "summary.json").write_text(json.dumps({"outcome": "succeeded"}, indent=2))
-    shown = subprocess.run(["bash"], input=f"srun() {{ printf '%s\\n' \"$@\"; env; }}\n{script}", text=True,
-                           capture_output=True, check=True).stdout  # fmt: skip
+    shown = subprocess.run(
+        ["bash"],
+        input=f"srun() {{ printf '%s\\n' \"$@\"; env; }}\n{script}",
+        text=True,
+        capture_output=True,
+        check=True,
+    ).stdout
     assert "it's $HOME; `rm`" in shown.splitlines() and "-1e-3" in shown.splitlines()
     assert "HEADRACE_SLURM_CHANNELS=a=/data/with space@data_group\nb=/data/b@\n" in shown
 

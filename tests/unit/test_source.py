@@ -2,15 +2,14 @@
 
 import os
 import re
-import shutil
 import tarfile
 from pathlib import Path
 
 import pytest
-from headrace.backends.sagemaker.pack import files_to_send, pack_source
+from headrace.backends.sagemaker.pack import files_to_send, pack_files
 from headrace.errors import InputError
 from headrace.job.bundled import own_folder
-from headrace.job.source import host_files, refuse_too_much, source_files
+from headrace.job.source import host_files, refuse_shadows, refuse_too_much, source_files
 
 CODE = own_folder()
 
@@ -64,14 +63,18 @@ def test_the_archive_of_a_source_dir_with_a_headrace_of_its_own_holds_just_that_
     write(source, launcher_dot_py="print(1)", headrace__a_dot_py="x = 1")
     (source / "headrace" / "__init__.py").touch()
     os.link(source / "launcher.py", source / "copy.py")
-    pack_source(source, tmp_path / "1.tar.gz")
+    pack_files(files_to_send(source), tmp_path / "1.tar.gz")
     os.utime(source / "launcher.py", (1, 1))
-    pack_source(source, tmp_path / "2.tar.gz")
+    pack_files(files_to_send(source), tmp_path / "2.tar.gz")
     assert (tmp_path / "1.tar.gz").read_bytes() == (tmp_path / "2.tar.gz").read_bytes()
     with tarfile.open(tmp_path / "1.tar.gz") as tar:
         content = {member.name: tar.extractfile(member).read().decode() for member in tar}
-    assert content == {"copy.py": "print(1)", "launcher.py": "print(1)",
-                       "headrace/__init__.py": "", "headrace/a.py": "x = 1"}  # fmt: skip
+    assert content == {
+        "copy.py": "print(1)",
+        "launcher.py": "print(1)",
+        "headrace/__init__.py": "",
+        "headrace/a.py": "x = 1",
+    }
 
 
 def test_other_source_dirs_get_headraces_files_and_both_requirements(tmp_path):
@@ -102,10 +105,10 @@ def test_what_looks_like_a_secret_is_refused_until_it_is_ignored(tmp_path, name,
     write(source, a_dot_py="")
     (source / name).write_text(text)
     with pytest.raises(InputError, match=f"holds {name}"):
-        pack_source(source, tmp_path / "x.tar.gz")
+        pack_files(files_to_send(source), tmp_path / "x.tar.gz")
     assert not (tmp_path / "x.tar.gz").exists()
     (source / ".gitignore").write_text(name)
-    pack_source(source, tmp_path / "x.tar.gz")
+    pack_files(files_to_send(source), tmp_path / "x.tar.gz")
 
 
 def test_too_much_is_refused_and_the_largest_file_is_named(tmp_path):
@@ -151,27 +154,9 @@ def test_requirements_that_cannot_be_joined_are_refused(tmp_path, text):
 
 @pytest.mark.parametrize(
     "line",
-    ["protobuf==5.29.5", "Protobuf <4 # old", "tensorflow>=2.10,<2.20", "tensorflow[and-cuda]==2.19.*", "psutil~=5.9"],
+    ["tqdm==1", "protobuf<4", 'keras==2.15; python_version < "3.9"', "-r a.txt", "not a line"],
 )
-@pytest.mark.parametrize("checkout", [False, True])
-def test_a_version_that_no_host_could_install_is_refused_before_anything_is_sent(tmp_path, line, checkout):
-    source = tmp_path / "code"
-    if checkout:
-        shutil.copytree(CODE, source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
-    else:
-        source.mkdir()
-    with open(source / "requirements.txt", "a") as requirements:
-        requirements.write(f"\n{line}\n")
-    with pytest.raises(InputError, match=r"headrace needs .* change or delete that line"):
-        files_to_send(source)
-
-
-@pytest.mark.parametrize(
-    "line",
-    ["tqdm==1", "protobuf", "protobuf>6", "psutil>=5.9", "keras>=3,<4", "tensorflow==2.21.0", "numpy==1.26", "-r a.txt",
-     "tensorflow @ https://example.org/tensorflow.whl", "grpcio!=1.76", "not a line"],
-)  # fmt: skip
-def test_versions_that_agree_or_are_the_users_own_affair_are_left_to_pip(tmp_path, line):
+def test_versions_are_left_to_pip(tmp_path, line):
     (tmp_path / "requirements.txt").write_text(line)
     assert line in files_to_send(tmp_path)[Path("requirements.txt")].decode()
 
@@ -181,21 +166,20 @@ def test_a_checkouts_own_source_dir_tells_hosts_only_of_versions_that_must_agree
     assert "tensorflow==" in told and "numpy" not in told and "pytest" not in told
 
 
-@pytest.mark.parametrize(
-    "file", ["random.py", "statistics.py", "locale.py", "decimal.py", "numpy.py", "json/__init__.py"]
-)
-def test_a_file_that_would_take_a_librarys_place_on_hosts_is_refused(tmp_path, file):
+@pytest.mark.parametrize("file", ["wave.py", "profile.py", "test/__init__.py", "random/data.csv"])
+def test_a_file_may_have_the_name_of_a_module_of_python(tmp_path, file):
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).write_text("")
-    with pytest.raises(InputError, match=f"holds {file}, which would shadow the module"):
-        host_files(tmp_path)
+    refuse_shadows(tmp_path, source_files(tmp_path))
+    assert Path(file) in host_files(tmp_path)
 
 
-def test_names_that_nobody_imports_on_hosts_are_left_alone(tmp_path):
-    for file in ("test/cases.py", "test/__init__.py", "utilities/random.py", "random/data.csv"):
-        (tmp_path / file).parent.mkdir(exist_ok=True)
-        (tmp_path / file).write_text("")
-    assert Path("test/cases.py") in host_files(tmp_path)
+@pytest.mark.parametrize("file", ["launcher.py", "train_data.py", "headrace/data.py"])
+def test_a_file_that_would_replace_one_of_headraces_is_refused(tmp_path, file):
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("")
+    with pytest.raises(InputError, match="rename it"):
+        refuse_shadows(tmp_path, source_files(tmp_path))
 
 
 def test_a_link_to_a_folder_of_many_files_is_refused_before_all_are_listed(tmp_path, monkeypatch):

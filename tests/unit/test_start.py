@@ -153,12 +153,6 @@ def test_output_that_nobody_reads_or_that_fits_nowhere_ends_without_a_traceback(
     assert unread.stderr == ""
 
 
-def test_a_script_that_does_not_compile_is_warned_of_before_hosts_are_billed(tmp_path, monkeypatch, capsys):
-    (tmp_path / "train_dnn.py").write_text("if True print(1)\n")
-    assert main(["--dry_run", "--source_dir", str(tmp_path)]) == 0
-    assert "train_dnn.py does not compile with this Python" in capsys.readouterr().err
-
-
 def test_headrace_alone_prints_its_commands_on_one_screen(capsys):
     assert headrace([]) == 0
     lines = capsys.readouterr().out.splitlines()

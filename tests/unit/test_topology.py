@@ -5,7 +5,7 @@ import json
 import pytest
 from headrace.cluster.sagemaker import read_topology, topology_from
 from headrace.cluster.topology import natural_key
-from headrace.errors import TopologyError
+from headrace.errors import InputError
 
 
 def hetero(**changes):
@@ -75,7 +75,7 @@ def test_hosts_come_in_natural_order_whatever_the_files_order():
     ],
 )
 def test_an_inconsistency_is_an_error_that_says_what_was_read_where(config, said):
-    with pytest.raises(TopologyError) as error:
+    with pytest.raises(InputError) as error:
         topology_from(config, "resourceconfig.json")
     assert said in str(error.value)
     assert "resourceconfig.json" in str(error.value)
@@ -95,7 +95,7 @@ def with_groups(*names_and_hosts):
     ],
 )
 def test_groups_that_make_no_job_are_refused(config, said):
-    with pytest.raises(TopologyError) as error:
+    with pytest.raises(InputError) as error:
         topology_from(config, "test")
     assert said in str(error.value)
 
@@ -130,13 +130,13 @@ def test_a_broken_file_is_named(tmp_path, text, said):
     folder = tmp_path / "input" / "config"
     folder.mkdir(parents=True)
     (folder / "resourceconfig.json").write_text(text, errors="surrogateescape")
-    with pytest.raises(TopologyError, match=r"resourceconfig\.json") as error:
+    with pytest.raises(InputError, match=r"resourceconfig\.json") as error:
         read_topology(tmp_path, {})
     assert said in str(error.value)
 
 
 def test_nothing_to_read_from_says_what_to_do(tmp_path):
-    with pytest.raises(TopologyError, match=r"--no-is_cloud_job"):
+    with pytest.raises(InputError, match=r"--no-is_cloud_job"):
         read_topology(tmp_path, {})
 
 

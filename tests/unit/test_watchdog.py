@@ -103,8 +103,9 @@ def test_of_pytorchs_ranks_the_one_that_does_not_wait_in_a_collective_is_named()
         log.label(f"[1,{rank}]<stdout>:headrace event=waits_for_ranks rank={rank}")
     cause = diagnose("algo-2", "11 s (stall_timeout_s)", log, {}, "each other")
     assert (cause.process, cause.message.partition(": ")[2]) == (
-        "rank2", "the other ranks waited for rank2 in an allreduce"
-    )  # fmt: skip
+        "rank2",
+        "the other ranks waited for rank2 in an allreduce",
+    )
     log.label("[1,2]<stdout>:headrace event=waits_for_ranks rank=2 at=train.py:57")
     message = diagnose("algo-2", "11 s", log, {}, "each other").message
     assert "different collectives (rank2 at train.py:57), so they made unequal numbers of steps" in message
@@ -131,8 +132,9 @@ def test_a_rank_that_has_ended_is_named_once_all_others_wait_for_it():
     log.label("[1,3]<stdout>:headrace event=waits_for_ranks rank=3")
     cause = log.ended_and_awaited()
     assert (cause.process, cause.message.partition(":")[0]) == (
-        "rank2", "its script has ended, and rank0 waits for it in a collective"
-    )  # fmt: skip
+        "rank2",
+        "its script has ended, and rank0 waits for it in a collective",
+    )
     for rank in (0, 1, 3):
         log.label(f"[1,{rank}]<stdout>:headrace event=rank_ended rank={rank}")
     assert log.ended_and_awaited() is None
@@ -159,8 +161,9 @@ def test_a_wait_for_a_streams_end_without_a_known_reason_ends_with_advice():
     log = ranks()
     log.label(f"[1,0]<stdout>:{format_event(WAITS_FOR_ENDS, stream='val', rank=0, batches=2, ranks='1')}")
     cause = diagnose("algo-2", "11 s (stall_timeout_s)", log, {}, "data")
-    assert cause.message.endswith("has more data; do all filtering, batching and random mixing of elements before "
-                                  "data.distribute")  # fmt: skip
+    assert cause.message.endswith(
+        "has more data; do all filtering, batching and random mixing of elements before data.distribute"
+    )
 
 
 def test_otherwise_the_trainer_waits_for_data():

@@ -22,11 +22,21 @@ def test_the_summary_tells_what_each_worker_delivered_to_whom_and_how_fast():
         }},
     }  # fmt: skip
     assert workers(NAMES, statuses) == {
-        "algo-1/worker": {"batches": 61, "batches_per_s": 5.0, "bytes_per_s": 500.0, "processors": 0.8,
-                          "share": {"2": 0.75, "10": 1.0}},
-        "algo-2/worker": {"batches": 20, "batches_per_s": 2.0, "bytes_per_s": 200.0, "processors": None,
-                          "share": {"2": 0.25}},
-    }  # fmt: skip
+        "algo-1/worker": {
+            "batches": 61,
+            "batches_per_s": 5.0,
+            "bytes_per_s": 500.0,
+            "processors": 0.8,
+            "share": {"2": 0.75, "10": 1.0},
+        },
+        "algo-2/worker": {
+            "batches": 20,
+            "batches_per_s": 2.0,
+            "bytes_per_s": 200.0,
+            "processors": None,
+            "share": {"2": 0.25},
+        },
+    }
 
 
 def test_over_grpc_nothing_is_counted_and_nothing_is_claimed():

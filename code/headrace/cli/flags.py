@@ -62,7 +62,6 @@ def build_parser(
     """Return the parser of a command's flags. Flags for places other than `place` are refused; their values are None.
 
     Args:
-        prog: name of the command.
         source_dir: default of --source_dir; None: headrace's own folder.
         place: where the command's jobs run.
     """
@@ -88,53 +87,105 @@ def _add_job_flags(parser: argparse.ArgumentParser, source_dir: Path, place: str
     job.add_argument(
         "--framework", choices=FRAMEWORKS, default=DEFAULT.name, help="framework of the script (%(default)s)"
     )
-    job.add_argument("--tf_data_mode", choices=TF_DATA_MODES,
-                     help="service: batches come from tf.data service (PyTorch: feed servers); local: from the "
-                          "training process (default: service; with --no-is_hetero: local)")  # fmt: skip
+    job.add_argument(
+        "--tf_data_mode",
+        choices=TF_DATA_MODES,
+        help="service: batches come from tf.data service (PyTorch: feed servers); local: from the "
+        "training process (default: service; with --no-is_hetero: local)",
+    )
     if place == ANYWHERE:
         job.add_argument("--is_cloud_job", action=YES_NO, default=True, help="run on SageMaker, or on this machine")
     elif place == HERE:  # so that arguments of start_job.py work here too
         job.add_argument("--no-is_cloud_job", dest="is_cloud_job", action="store_false", help=argparse.SUPPRESS)
     job.add_argument("--is_hetero", action=YES_NO, default=True, help="use data hosts and dnn hosts, or only dnn hosts")
-    job.add_argument("--source_dir", type=as_given, default=source_dir, metavar="DIR",
-                     help="folder that every host gets: training script, its modules (%(default)s)")  # fmt: skip
+    job.add_argument(
+        "--source_dir",
+        type=as_given,
+        default=source_dir,
+        metavar="DIR",
+        help="folder that every host gets: training script, its modules (%(default)s)",
+    )
     job.add_argument(
         "--training_script", metavar="FILE", help="script that ranks run (default: train_dnn.py or train_torch.py)"
     )
     job.add_argument("--job_name", metavar="NAME", help="name of the job (default: made from mode and UTC time)")
-    job.add_argument("--output_dir", type=as_given, default=Path("runs"), metavar="DIR",
-                     help="runs and results are written to DIR/JOB_NAME (%(default)s)")  # fmt: skip
-    job.add_argument("--hyperparameter", action="append", default=[], metavar="NAME=VALUE",
-                     help="passed to the training script as --NAME VALUE; repeatable")  # fmt: skip
-    job.add_argument("--channel", action="append", default=[], metavar="NAME=URI[@GROUP[,GROUP]]", help="data for "
-                     "all hosts, or only for GROUP: URI is s3://… on SageMaker, else a folder; repeatable")  # fmt: skip
-    job.add_argument("--checkpoint_s3_uri", metavar="URI",
-                     help="where checkpoints are kept and found again: s3://… in the cloud, a folder here")  # fmt: skip
+    job.add_argument(
+        "--output_dir",
+        type=as_given,
+        default=Path("runs"),
+        metavar="DIR",
+        help="runs and results are written to DIR/JOB_NAME (%(default)s)",
+    )
+    job.add_argument(
+        "--hyperparameter",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="passed to the training script as --NAME VALUE; repeatable",
+    )
+    job.add_argument(
+        "--channel",
+        action="append",
+        default=[],
+        metavar="NAME=URI[@GROUP[,GROUP]]",
+        help="data for all hosts, or only for GROUP: URI is s3://… on SageMaker, else a folder; repeatable",
+    )
+    job.add_argument(
+        "--checkpoint_s3_uri",
+        metavar="URI",
+        help="where checkpoints are kept and found again: s3://… in the cloud, a folder here",
+    )
     job.add_argument("--batch_size", type=int, metavar="N", help="examples in a batch of one rank")
     job.add_argument("--epochs", type=int, metavar="N")
     job.add_argument("--steps_per_epoch", type=int, metavar="N")
-    job.add_argument("--preflight", nargs="?", const="first", choices=["first", "only"],
-                     help="first: test MPI between the ranks, then train; only: test, do not train")  # fmt: skip
-    job.add_argument("--metrics_port", type=int, metavar="PORT",
-                     help="port where the leader serves OpenMetrics to anybody (default: none)")  # fmt: skip
+    job.add_argument(
+        "--preflight",
+        nargs="?",
+        const="first",
+        choices=["first", "only"],
+        help="first: test MPI between the ranks, then train; only: test, do not train",
+    )
+    job.add_argument(
+        "--metrics_port",
+        type=int,
+        metavar="PORT",
+        help="port where the leader serves OpenMetrics to anybody (default: none)",
+    )
 
 
 def _add_host_flags(parser: argparse.ArgumentParser, place: str) -> None:
     hosts = parser.add_argument_group("hosts")
-    hosts.add_argument("--num_of_data_instances", type=int, metavar="N",
-                       help=f"data hosts (default: {DEFAULT_DATA_INSTANCES})")  # fmt: skip
+    hosts.add_argument(
+        "--num_of_data_instances", type=int, metavar="N", help=f"data hosts (default: {DEFAULT_DATA_INSTANCES})"
+    )
     hosts.add_argument("--num_of_dnn_instances", type=int, default=1, metavar="N", help="dnn hosts (%(default)s)")
     if place != SLURM:
         hosts.add_argument("--data_instance_type", default="ml.c5.18xlarge", metavar="TYPE", help="(%(default)s)")
         hosts.add_argument("--dnn_instance_type", default="ml.p4d.24xlarge", metavar="TYPE", help="(%(default)s)")
-    hosts.add_argument("--num_of_data_workers", type=int, metavar="N",
-                       help="workers (PyTorch: feed servers) per host (default: 1; in local mode 0)")  # fmt: skip
-    hosts.add_argument("--local_workers", choices=LOCAL_WORKERS, default=LOCAL_WORKERS[0],
-                       help="off: data hosts alone make batches, dnn hosts only train (%(default)s)")  # fmt: skip
-    hosts.add_argument("--processes_per_host", type=int, metavar="N", help="ranks per dnn host "
-                       f"(default: one per GPU; {LOCAL_PROCESSES_PER_HOST} on this machine)")  # fmt: skip
-    hosts.add_argument("--custom_mpi_options", default="", metavar="TEXT",
-                       help="more options for mpirun; write --custom_mpi_options='-x NAME=VALUE'")  # fmt: skip
+    hosts.add_argument(
+        "--num_of_data_workers",
+        type=int,
+        metavar="N",
+        help="workers (PyTorch: feed servers) per host (default: 1; in local mode 0)",
+    )
+    hosts.add_argument(
+        "--local_workers",
+        choices=LOCAL_WORKERS,
+        default=LOCAL_WORKERS[0],
+        help="off: data hosts alone make batches, dnn hosts only train (%(default)s)",
+    )
+    hosts.add_argument(
+        "--processes_per_host",
+        type=int,
+        metavar="N",
+        help=f"ranks per dnn host (default: one per GPU; {LOCAL_PROCESSES_PER_HOST} on this machine)",
+    )
+    hosts.add_argument(
+        "--custom_mpi_options",
+        default="",
+        metavar="TEXT",
+        help="more options for mpirun; write --custom_mpi_options='-x NAME=VALUE'",
+    )
 
 
 def _add_cloud_flags(parser: argparse.ArgumentParser) -> None:
@@ -147,11 +198,18 @@ def _add_cloud_flags(parser: argparse.ArgumentParser) -> None:
     cloud.add_argument(
         "--framework_version", metavar="V", help="version of the framework in the image (default: the one tested)"
     )
-    cloud.add_argument("--output_s3_uri", metavar="URI",
-                       help="URI of source and results (default: s3://sagemaker-REGION-ACCOUNT/headrace)")  # fmt: skip
+    cloud.add_argument(
+        "--output_s3_uri",
+        metavar="URI",
+        help="URI of source and results (default: s3://sagemaker-REGION-ACCOUNT/headrace)",
+    )
     cloud_options.add_flags(cloud)
-    cloud.add_argument("--distribution", choices=DISTRIBUTIONS, default=DISTRIBUTIONS[0],
-                       help="who starts MPI: headrace's launcher, or the SageMaker toolkit (%(default)s)")  # fmt: skip
+    cloud.add_argument(
+        "--distribution",
+        choices=DISTRIBUTIONS,
+        default=DISTRIBUTIONS[0],
+        help="who starts MPI: headrace's launcher, or the SageMaker toolkit (%(default)s)",
+    )
     cloud.add_argument("--tag", action="append", metavar="KEY=VALUE", help="tag of the job; repeatable")
     cloud.add_argument("--retries", type=int, metavar="N", help="tries when SageMaker has no capacity (default: 5)")
     cloud.add_argument("--price", action="append", metavar="TYPE=USD", help="your price per hour of TYPE; repeatable")
@@ -160,10 +218,12 @@ def _add_cloud_flags(parser: argparse.ArgumentParser) -> None:
 
 def _add_flags_of_runs_here(parser: argparse.ArgumentParser) -> None:
     here = parser.add_argument_group("on this machine only")
-    here.add_argument("--cpus", metavar="GROUP=LIST[;GROUP=LIST]",
-                      help="pin a group's hosts to processors: data_group=1;dnn_group=0")  # fmt: skip
-    here.add_argument("--isolation", choices=ISOLATIONS,
-                      help="how hosts are simulated (default auto: namespaces where allowed)")  # fmt: skip
+    here.add_argument(
+        "--cpus", metavar="GROUP=LIST[;GROUP=LIST]", help="pin a group's hosts to processors: data_group=1;dnn_group=0"
+    )
+    here.add_argument(
+        "--isolation", choices=ISOLATIONS, help="how hosts are simulated (default auto: namespaces where allowed)"
+    )
 
 
 def build_spec(arguments: argparse.Namespace, now: datetime.datetime, table: InstanceTable) -> JobSpec:

@@ -62,8 +62,11 @@ def submit(argv: Sequence[str]) -> int:
 
 def start(argv: Sequence[str]) -> int:
     """Run or submit the current folder's project with start_job.py's flags (`headrace start`, deprecated)."""
-    print("headrace: warning: `headrace start` is deprecated; use `headrace run` (without "
-          "--no-is_cloud_job) on this machine, or `headrace submit` on SageMaker", file=sys.stderr)  # fmt: skip
+    print(
+        "headrace: warning: `headrace start` is deprecated; use `headrace run` (without --no-is_cloud_job) on this "
+        "machine, or `headrace submit` on SageMaker",
+        file=sys.stderr,
+    )
     return _main(_with_yes(build_parser("headrace start", Path("."))), argv, _run_or_submit)
 
 
@@ -96,12 +99,16 @@ def check_installation(modules: Sequence[str], framework: str = DEFAULT.name) ->
             raise SetupError(f"{sys.executable} has no {module}: {FRAMEWORKS[framework].how_to_install}")
 
 
+def _spec(arguments: argparse.Namespace, table: InstanceTable) -> JobSpec:
+    return build_spec(arguments, datetime.datetime.now(datetime.timezone.utc), table)
+
+
 def _run_here(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         raise InputError("a local job has no SageMaker request that --dry_run could show: leave out --no-is_cloud_job")
-    spec = build_spec(arguments, datetime.datetime.now(datetime.timezone.utc), read_instances())
+    spec = _spec(arguments, read_instances())
     cpus = parse_cpus(arguments.cpus or "", arguments.is_hetero)
-    common = ("mpi4py", "psutil", "grpc", "pyroute2", "pathspec", "packaging")
+    common = ("mpi4py", "psutil", "grpc", "pyroute2", "pathspec")
     check_installation((*FRAMEWORKS[spec.framework].modules, *common), spec.framework)
     from headrace.backends.local.cluster import LocalOptions, run_job
     from headrace.backends.local.log_console import Console
@@ -118,37 +125,25 @@ def _run_here(arguments: argparse.Namespace) -> int:
     return 0 if summary["outcome"] == "succeeded" else 1
 
 
-def _spec_to_send(arguments: argparse.Namespace, table: InstanceTable) -> JobSpec:
-    """Return the job's spec. If the script does not compile here, only warn: the hosts may have a newer Python."""
-    spec = build_spec(arguments, datetime.datetime.now(datetime.timezone.utc), table)
-    script = spec.source_dir / spec.training_script
-    try:
-        compile(script.read_bytes(), str(script), "exec", dont_inherit=True)
-    except (SyntaxError, ValueError) as error:
-        version = ".".join(map(str, sys.version_info[:2]))
-        print(f"headrace: warning: {script} does not compile with this Python {version}: {error}", file=sys.stderr)
-    return spec
-
-
 def _submit(arguments: argparse.Namespace) -> int:
     for name, flag in HERE_ONLY.items():
         if getattr(arguments, name) is not None:
             raise InputError(f"{flag} is for jobs on this machine (--no-is_cloud_job): leave it out")
     table = read_instances(arguments.prices).with_prices(arguments.price or ())
-    check_installation(("boto3", "pathspec", "packaging"))
+    check_installation(("boto3", "pathspec"))
     from headrace.backends.sagemaker.request_check import check_instance_type
     from headrace.backends.sagemaker.start import submit as submit_to_sagemaker
 
     for instance_type in [arguments.dnn_instance_type] + [arguments.data_instance_type] * arguments.is_hetero:
         check_instance_type(instance_type)
-    return _told(submit_to_sagemaker(_spec_to_send(arguments, table), arguments, table))
+    return _told(submit_to_sagemaker(_spec(arguments, table), arguments, table))
 
 
 def _submit_to_slurm(arguments: argparse.Namespace) -> int:
     from headrace.backends.slurm import start as slurm
 
     arguments.processes_per_host = slurm.processes_per_host(arguments)
-    return _told(slurm.submit(_spec_to_send(arguments, read_instances()), arguments))
+    return _told(slurm.submit(_spec(arguments, read_instances()), arguments))
 
 
 def _told(ended: Ended | None) -> int:

@@ -58,14 +58,6 @@ def read_endpoints(text: str) -> dict[str, Endpoint]:
         raise InputError(f"{ENDPOINTS_VARIABLE} is malformed ({error}): {text!r}") from error
 
 
-def is_own_port(port: int, workers: int) -> bool:
-    """Return whether a server of the job may use the port on a host with this number of workers."""
-    worker_ports = range(FIRST_WORKER_PORT, FIRST_WORKER_PORT + max(workers, 1))
-    return (
-        port in (DISPATCHER_PORT, CONTROL_PORT) or port in worker_ports or port - TRANSFER_PORT_OFFSET in worker_ports
-    )
-
-
 def free_ports(count: int) -> list[int]:
     """Return `count` free ports, none of them from Linux's range of ephemeral ports (32768 and up).
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.cluster.run_files import HostPaths
 from headrace.cluster.topology import DATA_GROUP, DNN_GROUP, HOMOGENEOUS_GROUP, Host, Topology, natural_key
-from headrace.errors import TopologyError
+from headrace.errors import InputError
 
 FRAMEWORK_PARAMETERS = "SM_FRAMEWORK_PARAMS"
 """Environment variable that holds, as JSON, the hyperparameters `sagemaker_…` of SageMaker's toolkit."""
@@ -23,7 +23,7 @@ def read_topology(base_dir: Path, environ: Mapping[str, str]) -> Topology:
     5.1, `Environment.get_master_hostname`).
 
     Raises:
-        TopologyError: neither the file nor the variables exist, or their content contradicts itself.
+        InputError: neither the file nor the variables exist, or their content contradicts itself.
     """
     path = HostPaths(base_dir).resource_config
     try:
@@ -31,15 +31,14 @@ def read_topology(base_dir: Path, environ: Mapping[str, str]) -> Topology:
     except FileNotFoundError:
         return _from_environment(environ, path)
     except (OSError, UnicodeDecodeError) as error:
-        raise TopologyError(f"Cannot read {path}: {error}") from error
+        raise InputError(f"Cannot read {path}: {error}") from error
     return topology_from(_json(text, str(path)), str(path), toolkit_starts_mpi(environ))
 
 
 def toolkit_starts_mpi(environ: Mapping[str, str]) -> bool:
     """Return whether the SageMaker toolkit starts MPI, as read from the toolkit's parameters. Every host has them."""
     parameters = _json(environ.get(FRAMEWORK_PARAMETERS) or "{}", FRAMEWORK_PARAMETERS)
-    ways = ("sagemaker_mpi_enabled", "sagemaker_distributed_dataparallel_enabled")
-    return isinstance(parameters, dict) and any(parameters.get(way) for way in ways)
+    return isinstance(parameters, dict) and bool(parameters.get("sagemaker_mpi_enabled"))
 
 
 def topology_from(config: Any, source: str, dnn_as_listed: bool = False) -> Topology:
@@ -55,27 +54,25 @@ def topology_from(config: Any, source: str, dnn_as_listed: bool = False) -> Topo
         listed = [host for host in hosts if host.role == "dnn"]
         hosts.sort(key=lambda host: natural_key(host.name))
     except (LookupError, TypeError, AttributeError) as error:
-        raise TopologyError(f"{source} does not say which hosts and groups the job has: {error!r}") from error
+        raise InputError(f"{source} does not say which hosts and groups the job has: {error!r}") from error
     if unknown := [group for group in groups if len(groups) > 1 and group not in (DATA_GROUP, DNN_GROUP)]:
-        raise TopologyError(
+        raise InputError(
             f"{source}: unknown instance group {unknown[0]!r}; a heterogeneous job has the groups "
             f"{DATA_GROUP!r} and {DNN_GROUP!r}"
         )
     if not listed or list(groups) == [DATA_GROUP]:
-        raise TopologyError(f"{source}: no host in instance group {DNN_GROUP!r}; add one, because only its hosts train")
+        raise InputError(f"{source}: no host in instance group {DNN_GROUP!r}; add one, because only its hosts train")
     if dnn_as_listed:
         hosts = [host for host in hosts if host.role == "data"] + listed
     here = next((host for host in hosts if host.name == current), None)
     if here is None:
-        raise TopologyError(
-            f"{source}: current_host {current!r} is not among the hosts {[each.name for each in hosts]}"
-        )
+        raise InputError(f"{source}: current_host {current!r} is not among the hosts {[each.name for each in hosts]}")
     return Topology(tuple(hosts), here, interface, source)
 
 
 def _from_environment(environ: Mapping[str, str], path: Path) -> Topology:
     if "SM_HOSTS" not in environ:
-        raise TopologyError(
+        raise InputError(
             f"No {path} and no SM_HOSTS variable: this is not a SageMaker host. To run a job on this "
             "machine use start_job.py --no-is_cloud_job; for another base folder set SAGEMAKER_BASE_DIR"
         )
@@ -97,7 +94,7 @@ def _json(text: str, source: str) -> Any:
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
-        raise TopologyError(f"{source} is not valid JSON: {error}") from error
+        raise InputError(f"{source} is not valid JSON: {error}") from error
 
 
 def _groups(config: Mapping[str, Any]) -> dict[str, tuple[str, Sequence[str]]]:

@@ -14,6 +14,7 @@ import re
 import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from headrace.cluster.addresses import (
     CONTROL_PORT,
@@ -25,7 +26,7 @@ from headrace.cluster.addresses import (
 )
 from headrace.cluster.run_files import CHECKPOINTS, SUMMARY, WORK_DIR_VARIABLE, HostPaths
 from headrace.cluster.topology import DATA_GROUP, DNN_GROUP, natural_key
-from headrace.errors import InputError, TopologyError
+from headrace.errors import InputError
 
 RUN_VARIABLE = "HEADRACE_RUN"
 """Variable with the run's folder, which all hosts share. Only hosts of a Slurm job have it."""
@@ -48,14 +49,14 @@ def enter_host(environ: Mapping[str, str]) -> dict[str, str]:
     """Prepare this host's folders; return the environment that SageMaker would give it, without Slurm's variables.
 
     Raises:
-        TopologyError: Slurm's variables do not assign this host to a group.
-        InputError: a folder cannot be made, or the job's secret file is missing or readable by other users.
+        InputError: Slurm's variables do not assign this host to a group, a folder cannot be made, or the job's secret
+            file is missing or readable by other users.
     """
     run, groups = Path(environ[RUN_VARIABLE]), read_groups(environ)
     host = environ.get("SLURMD_NODENAME", "")
     own = next((group for group, hosts in groups.items() if host in hosts), None)
     if own is None:
-        raise TopologyError(f"SLURMD_NODENAME is {host!r}, which is in no group of this job: {groups}")
+        raise InputError(f"SLURMD_NODENAME is {host!r}, which is in no group of this job: {groups}")
     leader = (groups.get(DNN_GROUP) or groups[own])[0]
     job_id = environ.get("SLURM_JOB_ID", "0")
     offset = port_offset(int(job_id), int(environ.get(PORTS_VARIABLE) or 0))
@@ -64,14 +65,11 @@ def enter_host(environ: Mapping[str, str]) -> dict[str, str]:
     _prepare(run, paths, is_leader=host == leader)
     hosts = [each for members in groups.values() for each in members]
     shared = environ.get("SLURM_JOB_PARTITION", "")
-    partitions = {
-        group: environ.get(f"SLURM_JOB_PARTITION_HET_GROUP_{number}", shared)
-        for number, group in enumerate(_group_names(environ))
-    }
-    described = {
-        group: {"instance_group_name": group, "instance_type": partitions[group], "hosts": members}
-        for group, members in groups.items()
-    }
+    described: dict[str, dict[str, Any]] = {}
+    for number, group in enumerate(_group_names(environ)):
+        partition = environ.get(f"SLURM_JOB_PARTITION_HET_GROUP_{number}", shared)
+        described[group] = {"instance_group_name": group, "instance_type": partition, "hosts": groups[group]}
+    ports = FIRST_WORKER_PORT + offset, DISPATCHER_PORT + offset, CONTROL_PORT + offset
     temporary = environ.get("TMPDIR", "")
     local = Path(temporary if os.access(temporary, os.W_OK) else "/tmp")
     return {
@@ -79,21 +77,11 @@ def enter_host(environ: Mapping[str, str]) -> dict[str, str]:
         "SAGEMAKER_BASE_DIR": str(paths.base_dir),
         WORK_DIR_VARIABLE: str(local / f"headrace-{job_id}-{host}"),
         SECRET_VARIABLE: _secret(run / SECRET_FILE),
-        ENDPOINTS_VARIABLE: encode_endpoints(
-            {
-                each: Endpoint(
-                    each,
-                    first_worker_port=FIRST_WORKER_PORT + offset,
-                    dispatcher_port=DISPATCHER_PORT + offset,
-                    control_port=CONTROL_PORT + offset,
-                )
-                for each in hosts
-            }
-        ),
+        ENDPOINTS_VARIABLE: encode_endpoints({each: Endpoint(each, "0.0.0.0", *ports) for each in hosts}),
         "TRAINING_JOB_NAME": environ.get("SLURM_JOB_NAME", run.name),
         "SM_HOSTS": json.dumps(sorted(hosts, key=natural_key)),
         "SM_CURRENT_HOST": host,
-        "SM_CURRENT_INSTANCE_TYPE": partitions[own],
+        "SM_CURRENT_INSTANCE_TYPE": described[own]["instance_type"],
         "SM_CURRENT_INSTANCE_GROUP": own,
         "SM_INSTANCE_GROUPS_DICT": json.dumps(described),
         "SM_NETWORK_INTERFACE_NAME": environ.get("SM_NETWORK_INTERFACE_NAME") or "eth0",
@@ -110,18 +98,18 @@ def read_groups(environ: Mapping[str, str]) -> dict[str, list[str]]:
     """Return host names by group, in natural order; the data group comes first.
 
     Raises:
-        TopologyError: the number of the Slurm job's components is not the number of groups in `GROUPS_VARIABLE`, or a
+        InputError: the number of the Slurm job's components is not the number of groups in `GROUPS_VARIABLE`, or a
             component's list of nodes is missing.
     """
     names, groups = _group_names(environ), {}
     for number, group in enumerate(names):
         variable = f"SLURM_JOB_NODELIST_HET_GROUP_{number}" if len(names) > 1 else "SLURM_JOB_NODELIST"
         if not environ.get(variable):
-            raise TopologyError(f"{GROUPS_VARIABLE} names {', '.join(names)}, but {variable} is not set")
+            raise InputError(f"{GROUPS_VARIABLE} names {', '.join(names)}, but {variable} is not set")
         groups[group] = sorted(expand_hosts(environ[variable]), key=natural_key)
     components = int(environ.get("SLURM_HET_SIZE") or 1)
     if components != len(names):
-        raise TopologyError(f"this job has {components} components, but {GROUPS_VARIABLE} names {', '.join(names)}")
+        raise InputError(f"this job has {components} components, but {GROUPS_VARIABLE} names {', '.join(names)}")
     return dict(sorted(groups.items(), key=lambda pair: pair[0] != DATA_GROUP))
 
 
@@ -129,9 +117,9 @@ def expand_hosts(text: str) -> list[str]:
     """Return the host names in Slurm's short form: `gpu[01-03,7],login` is gpu01, gpu02, gpu03, gpu7 and login."""
     names: list[str] = []
     for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
-        pieces = [_numbers(piece[1:-1]) if piece.startswith("[") else [piece]
-                  for piece in re.findall(r"\[[^\]]*\]|[^\[]+", part)]  # fmt: skip
-        names += ["".join(chosen) for chosen in itertools.product(*pieces)]
+        pieces = re.findall(r"\[[^\]]*\]|[^\[]+", part)
+        choices = [_numbers(piece[1:-1]) if piece.startswith("[") else [piece] for piece in pieces]
+        names += ["".join(chosen) for chosen in itertools.product(*choices)]
     return names
 
 

@@ -97,7 +97,5 @@ class Framework:
     """Called on each rank before the script, with the rank's environment, which it may change."""
     after_script: Callable[[], None] = lambda: None
     """Called when the script is over, before its exit handlers."""
-    before_leaving: Callable[[], None] = lambda: None
-    """Called after the script's exit handlers."""
     leave: Callable[[], None] = lambda: None
-    """Called last; ends MPI if the framework has started it."""
+    """Called last, after the script's exit handlers; ends MPI if the framework has started it."""

@@ -82,7 +82,7 @@ def _before_script(environ: MutableMapping[str, str]) -> None:
     environ.setdefault("OMP_NUM_THREADS", str(max(share, 1)))
 
 
-def _before_leaving() -> None:
+def _leave() -> None:
     from headrace.linux.processes import wait_for_threads  # needs psutil, which --help must not
 
     # gloo's threads release the last collective's tensors a moment later. Once Python ends, that aborts the process:
@@ -108,5 +108,5 @@ PYTORCH = Framework(
     shows_batches=True,
     advice=_advice,
     before_script=_before_script,
-    before_leaving=_before_leaving,
+    leave=_leave,
 )

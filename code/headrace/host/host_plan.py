@@ -106,7 +106,6 @@ def trainer_environ(plan: HostPlan, of_service: Mapping[str, str]) -> dict[str, 
     context = TrainerContext(
         job_name=settings.job_name or "headrace",
         output_dir=paths.output_dir,
-        model_dir=paths.model_dir,
         checkpoint_dir=paths.checkpoint_dir,
         signal_dir=paths.signal_dir,
     )

@@ -28,8 +28,7 @@ class HostLog:
         """Write one line with UTC time, host and role in front; drop it if it is a framework's noise."""
         if _NOISE.search(text):
             return
-        now = datetime.datetime.now(datetime.timezone.utc)
-        stamp = now.strftime("%Y-%m-%dT%H:%M:%S.") + f"{now.microsecond // 1000:03d}Z"
+        stamp = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         with self._lock:
             try:
                 self._stream.write(f"{stamp} {self._host} {role:<{ROLE_WIDTH}} {text}\n")

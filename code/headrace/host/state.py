@@ -13,7 +13,7 @@ from typing import Any
 from headrace.host.control.channel import Body
 from headrace.host.inbox import Inbox, LeaderSaid, ServerSaid, Stamped, StopAsked
 from headrace.host.log import LAUNCHER
-from headrace.host.services.contract import DataService, Report
+from headrace.host.services.contract import DataService
 from headrace.host.usage.host_usage import ResourceUsage
 from headrace.host.usage.oom import KernelKills, explained
 from headrace.outcome import Outcome, RootCause
@@ -56,7 +56,6 @@ class HostState:
         self._last_heard: float | None = None
         self.dump_requested = False
         """True if the leader has asked for the ranks' stacks and they are not printed yet."""
-        self._report: Report = {}
         self.published: Body = self._status()
         """The status that this host sends in reply to lease renewals."""
 
@@ -92,15 +91,6 @@ class HostState:
         """Pass the leader's decision on to this host's data service."""
         self._guarded(lambda: self.service.hear(decision))
 
-    def report(self) -> Report:
-        """Return the data service's report on its servers."""
-
-        def ask() -> None:
-            self._report = self.service.report()
-
-        self._guarded(ask)
-        return self._report
-
     def fail(self, cause: RootCause) -> None:
         """Record a failure, unless one is recorded already."""
         if self.failure is None:
@@ -131,7 +121,7 @@ class HostState:
         return {
             "host": self.host,
             "servers_started": self.servers_started,
-            "data": self.report(),
+            "data": self.service.report(),
             "restarts": self.restarts,
             "suspended": self._suspended,
             "installing": self.installing,

@@ -65,25 +65,17 @@ class Child:
     tail: collections.deque[str] = field(default_factory=lambda: collections.deque(maxlen=LOG_TAIL_LINES))
     reader: threading.Thread | None = None
     ended: bool = False
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A child that ended and will not be started again."""
-
-    spec: ChildSpec
-    pid: int
-    return_code: int
-    tail: tuple[str, ...]
-    restarts: int
+    """True once the child has ended for good."""
+    return_code: int = 0
 
     def root_cause(self, host: str) -> RootCause:
+        """Return the end of this child as a root cause."""
         exit_code, signal, phrase = describe_return_code(self.return_code)
         if self.restarts:
             phrase += f" after {self.restarts} restarts"
         if self.spec.restart and exit_code == FINAL_EXIT and self.tail:
             phrase += f" ({self.tail[-1]})"
-        return RootCause(host, self.spec.name, phrase, self.pid, exit_code, signal, self.tail)
+        return RootCause(host, self.spec.name, phrase, self.process.pid, exit_code, signal, tuple(self.tail))
 
 
 def spawn(spec: ChildSpec) -> subprocess.Popen[bytes]:
@@ -136,9 +128,9 @@ class Supervisor:
         self._read(child)
         return child
 
-    def poll(self) -> list[Ended]:
+    def poll(self) -> list[Child]:
         """Restart children whose restart is due; return those that have ended for good since the last call."""
-        ended: list[Ended] = []
+        ended: list[Child] = []
         for child in self.children:
             if child.ended:
                 continue
@@ -157,17 +149,18 @@ class Supervisor:
                 phrase = describe_return_code(code)[2]
                 self._log.say(f"{child.spec.name} (pid {child.process.pid}) {phrase}; restarting it in {wait_s:g} s")
             else:
-                child.ended = True
+                child.ended, child.return_code = True, code
                 if child.reader:
                     child.reader.join(READ_REST_S)
-                ended.append(Ended(child.spec, child.process.pid, code, tuple(child.tail), child.restarts))
+                ended.append(child)
         return ended
 
     def restarts(self) -> dict[str, int]:
-        """Return the number of restarts so far, by kind of child."""
+        """Return the number of restarts so far, by kind of server."""
         counts: collections.Counter[str] = collections.Counter()
         for child in self.children:
-            counts[child.spec.kind] += child.restarts
+            if child.spec.restart:
+                counts[child.spec.kind] += child.restarts
         return dict(counts)
 
     def running(self) -> list[tuple[str, str, int]]:

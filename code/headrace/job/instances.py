@@ -20,23 +20,20 @@ COLUMNS = ("instance_type", "vcpus", "gpus", "gpu", "memory_gib", "network_gbps"
 
 @dataclass(frozen=True)
 class InstanceType:
-    """An instance type's processors, memory and network, and its on-demand training price."""
+    """An instance type's processors and network, and its on-demand training price."""
 
     name: str
     vcpus: int
     gpus: int
     gpu: str
-    memory_gib: float
     network_gbps: float
     usd_per_hour: float | None
     """Training price in dollars an hour; None if not known."""
 
     def __post_init__(self) -> None:
         usd = self.usd_per_hour or 0.0
-        if not all(map(math.isfinite, (self.memory_gib, self.network_gbps, usd))):
-            raise ValueError("memory_gib, network_gbps and usd_per_hour must be numbers")
-        if self.vcpus < 1 or self.gpus < 0 or self.memory_gib <= 0 or self.network_gbps <= 0 or usd < 0:
-            raise ValueError("vcpus, memory_gib and network_gbps must be above 0, gpus and usd_per_hour 0 or more")
+        if self.vcpus < 1 or self.gpus < 0 or not 0 < self.network_gbps < math.inf or not 0 <= usd < math.inf:
+            raise ValueError("vcpus and network_gbps must be numbers above 0, gpus and usd_per_hour 0 or more")
 
 
 @dataclass(frozen=True)
@@ -128,9 +125,13 @@ def _read(path: Path) -> InstanceTable:
             raise InputError(f"{path}: {name!r} has two rows; keep one")
         try:
             types[name] = InstanceType(
-                name, int(row["vcpus"]), int(row["gpus"]), row["gpu"].strip(), float(row["memory_gib"]),
-                float(row["network_gbps"]), float(row["usd_per_hour"]) if row["usd_per_hour"].strip() else None,
-            )  # fmt: skip
+                name,
+                int(row["vcpus"]),
+                int(row["gpus"]),
+                row["gpu"].strip(),
+                float(row["network_gbps"]),
+                float(row["usd_per_hour"]) if row["usd_per_hour"].strip() else None,
+            )
         except (ValueError, TypeError, AttributeError) as error:
             raise InputError(f"{path}: the row of {name!r} is wrong: {error}") from error
     return InstanceTable(types, dates[0] if dates else "")

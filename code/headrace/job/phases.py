@@ -13,7 +13,6 @@ class Phases:
     """Receives the hosts' events; `text` describes the job's progress in one line.
 
     Args:
-        hosts: the number of hosts.
         workers: the number of workers that make batches for all ranks; 0 in local mode.
     """
 

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
-
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import SpecifierSet
-from packaging.utils import canonicalize_name
 
 from headrace.errors import InputError
 from headrace.job.bundled import CONSTRAINTS, PACKAGE, REQUIREMENTS
@@ -42,30 +37,3 @@ def join_requirements(theirs: Path | bytes | None, own: Path) -> str:
         )
     kept = [line for line in text.splitlines() if not re.match(rf"\s*{PACKAGE.name}\b(?![-_.])", line)]
     return "\n".join([*kept, ours])
-
-
-def refuse_clashes(requirements: str, constraints: str) -> None:
-    """Raise `InputError` if no version meets both a requirement and a constraint: pip would fail on hosts."""
-    for asked in _parsed(requirements):
-        told = [each for each in _parsed(constraints) if canonicalize_name(each.name) == canonicalize_name(asked.name)]
-        if told and not any(_agree(asked.specifier, each.specifier) for each in told):
-            raise InputError(
-                f"--source_dir: {REQUIREMENTS} asks for {asked.name}{asked.specifier}, but headrace needs "
-                f"{asked.name}{told[0].specifier} on hosts, and pip cannot install both; change or delete that line"
-            )
-
-
-def _parsed(text: str) -> Iterator[Requirement]:
-    """Yield the requirements on packages; skip other lines, such as options and links."""
-    for line in text.splitlines():
-        try:
-            yield Requirement(line.partition(" #")[0].strip())
-        except InvalidRequirement:
-            continue
-
-
-def _agree(one: SpecifierSet, other: SpecifierSet) -> bool:
-    """Return whether some version meets both. Tries only the specifiers' own versions, and one just above each."""
-    named = {each.version.removesuffix(".*") for each in (*one, *other)} or {"0"}
-    near = [version for name in named for version in (name, f"{name}.1")]
-    return any(one.contains(each, prereleases=True) and other.contains(each, prereleases=True) for each in near)

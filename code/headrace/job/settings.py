@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from headrace.cluster.addresses import ENDPOINTS_VARIABLE, Endpoint, is_own_port, read_endpoints
+from headrace.cluster.addresses import ENDPOINTS_VARIABLE, Endpoint, read_endpoints
 from headrace.errors import InputError
 from headrace.frameworks import DEFAULT, FRAMEWORKS
 from headrace.frameworks.pytorch_jobs import FEEDS_VARIABLE as FEEDS_VARIABLE
@@ -50,16 +50,12 @@ CONTROL_HOSTS_VARIABLE = "HEADRACE_CONTROL_HOSTS"
 JOB_NAME_VARIABLES = ("TRAINING_JOB_NAME", "SM_TRAINING_JOB_NAME")
 
 
-def _setting(
-    default: Any, text: str, at_least: float | None = None, at_most: float | None = None, choices: Sequence[str] = ()
-) -> Any:
+def _setting(default: Any, text: str, at_least: float | None = None, choices: Sequence[str] = ()) -> Any:
     """Return a field with a hyperparameter's description and range. A hyperparameter `…_s` takes seconds above 0."""
-    return field(default=default, metadata={"text": text, "at_least": at_least, "at_most": at_most, "choices": choices})
+    return field(default=default, metadata={"text": text, "at_least": at_least, "choices": choices})
 
 
-def _check(
-    name: str, value: Any, text: str, at_least: float | None, at_most: float | None, choices: Sequence[str]
-) -> None:
+def _check(name: str, value: Any, text: str, at_least: float | None, choices: Sequence[str]) -> None:
     """Raise `InputError` if a value is outside its range."""
     if choices and value not in choices:
         raise InputError(f"{name} is {value!r}; expected one of {', '.join(filter(None, choices))} ({text})")
@@ -67,8 +63,6 @@ def _check(
         raise InputError(f"{name} is {value}; expected seconds above 0, up to 1e9 (1e9 switches the time limit off)")
     if at_least is not None and not at_least <= value:
         raise InputError(f"{name} is {value}; expected {at_least:g} or more ({text})")
-    if at_most is not None and not value <= at_most:
-        raise InputError(f"{name} is {value}; expected {at_most:g} or less ({text})")
 
 
 def describe_settings(names: Sequence[str]) -> str:
@@ -109,9 +103,7 @@ class Settings:
         5, "restarts in quick succession that one dispatcher or worker may have before the job fails", at_least=0
     )
     min_data_hosts: int = _setting(1, "the job goes on after the loss of data hosts if this many are left", at_least=0)
-    metrics_port: int = _setting(
-        0, "port on which the leader serves OpenMetrics; 0: none", at_least=0, at_most=(1 << 16) - 1
-    )
+    metrics_port: int = _setting(0, "port on which the leader serves OpenMetrics; 0: none", at_least=0)
     preflight: str = _setting(
         "", "first: the ranks test MPI before they train; only: they test it and do not train", choices=PREFLIGHTS
     )
@@ -131,8 +123,8 @@ class Settings:
         for each in fields(self):
             if each.metadata:
                 _check(each.name, getattr(self, each.name), **each.metadata)
-        if is_own_port(self.metrics_port, self.num_of_data_workers):
-            raise InputError(f"metrics_port is {self.metrics_port}; expected a port that no server of the job uses")
+        if self.metrics_port >= 1 << 16:
+            raise InputError(f"metrics_port is {self.metrics_port}; expected 65535 or less")
         if self.local_workers == "off" and self.min_data_hosts < 1:
             raise InputError(
                 "min_data_hosts is 0, but with local_workers off only data hosts make batches; give 1 or more"

@@ -8,7 +8,6 @@ import itertools
 import os
 import re
 import shutil
-import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -17,7 +16,6 @@ from typing import Any
 from pathspec import GitIgnoreSpec
 
 from headrace.errors import InputError
-from headrace.frameworks import FRAMEWORKS
 from headrace.job.bundled import CONSTRAINTS, INSTALLED, PACKAGE, REQUIREMENTS, SCRIPTS, own_folder
 from headrace.job.requirements import host_constraints, join_requirements
 
@@ -26,10 +24,6 @@ ALWAYS_IGNORED = (
 )  # fmt: skip
 IGNORE_FILE = ".gitignore"
 MAX_SOURCE_BYTES, MAX_SOURCE_FILES = 200 * 1024 * 1024, 50_000
-_LIBRARIES = frozenset(("grpc", "mpi4py", "numpy", "psutil")).union(*(each.modules for each in FRAMEWORKS.values()))
-_IMPORTED_BY_NOBODY = frozenset(("antigravity", "idlelib", "this", "trace", "turtle", "turtledemo"))
-IMPORTED_ON_HOSTS = _LIBRARIES | (sys.stdlib_module_names - _IMPORTED_BY_NOBODY)
-"""Modules of Python and of libraries that hosts may import. A user's file must not have the name of one of them."""
 _SECRET_NAMES = (
     ".env", ".env.*", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "id_rsa*", "id_dsa*", "id_ecdsa*", "id_ed25519*",
     ".netrc", ".pypirc", ".npmrc", "credentials", "credentials.json", "*service_account*.json", "*.kdbx",
@@ -71,15 +65,11 @@ def host_files(source_dir: Path, left_out: Collection[Path] = ()) -> dict[Path, 
 
     If the source dir already contains headrace, as the `code` of a checkout does, no files are added. Of the file
     constraints.txt, hosts get only the lines that are meant for hosts.
-
-    Raises:
-        InputError: one of the user's files would replace one of headrace's.
     """
     files: dict[Path, Path | bytes] = {file: source_dir / file for file in source_files(source_dir, left_out)}
     if has_headrace(source_dir):
         told = {Path(CONSTRAINTS): host_constraints(source_dir).encode()}
         return files | {file: content for file, content in told.items() if file in files}
-    refuse_shadows(source_dir, files)
     own = own_folder()
     files |= {Path(name): own / name for name in SCRIPTS}
     files |= {Path(PACKAGE.name, file): PACKAGE / file for file in source_files(PACKAGE, [INSTALLED])}
@@ -100,14 +90,7 @@ def write_files(files: Mapping[Path, Path | bytes], folder: Path) -> None:
 
 
 def refuse_shadows(source_dir: Path, theirs: Collection[Path]) -> None:
-    """Raise `InputError` if a user's file would replace a file of headrace, or shadow a module that hosts import."""
-    for file in theirs:
-        module = file.stem if len(file.parts) == 1 else file.parts[0] if file.name == "__init__.py" else ""
-        if file.suffix == ".py" and len(file.parts) <= 2 and module in IMPORTED_ON_HOSTS:
-            raise InputError(
-                f"--source_dir {source_dir} holds {file}, which would shadow the module {module} of Python or of a "
-                "library on the hosts: rename it"
-            )
+    """Raise `InputError` if a user's file would replace a file of headrace."""
     if has_headrace(source_dir) or source_dir.resolve() == own_folder():
         return
     for name in (*SCRIPTS, PACKAGE.name):

@@ -14,7 +14,6 @@ from headrace.job.mpi_options import split_mpi_options
 from headrace.job.settings import LOCAL_WORKERS, Settings, parse_settings
 from headrace.job.source import refuse_shadows, source_files
 
-MAX_INSTANCE_GROUPS = 5
 MAX_INSTANCES = 1000
 """Largest number of instances in a group. SageMaker allows more, but a larger number is probably a typing error."""
 MAX_PROCESSES = 999
@@ -28,8 +27,6 @@ ISOLATIONS = ("auto", "namespaces", "loopback")
 _JOB_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
 _CHANNEL_NAME = re.compile(r"[A-Za-z0-9.\-_]{1,64}")
 _HYPERPARAMETER_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_\-]{0,255}")
-_NO_ARGUMENT = re.compile("[\0\ud800-\udfff]")
-"""NUL and lone surrogates, which no program can get in an argument."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +41,6 @@ class InstanceGroup:
         if not 1 <= self.count <= MAX_INSTANCES:
             instead = "; for a job without data hosts give --no-is_hetero" if self.name == DATA_GROUP else ""
             raise InputError(f"{self.name} has {self.count} instances; a group has 1 to {MAX_INSTANCES}{instead}")
-        if self.instance_type and not re.fullmatch(r"ml\.[a-z0-9\-]+\.[a-z0-9]+", self.instance_type):
-            raise InputError(
-                f"{self.name}: {self.instance_type!r} is not an instance type; expected one like ml.c5.18xlarge"
-            )
 
 
 @dataclass(frozen=True)
@@ -103,8 +96,6 @@ class JobSpec:
                 f"job name {self.job_name!r} must be 1 to 63 letters, digits and '-', starting with a letter or digit"
             )
         names = [group.name for group in self.groups]
-        if not 1 <= len(names) <= MAX_INSTANCE_GROUPS or len(set(names)) < len(names):
-            raise InputError(f"a job has 1 to {MAX_INSTANCE_GROUPS} instance groups of different names, not {names}")
         if self.is_hetero and self.tf_data_mode == "local":
             raise InputError("--tf_data_mode local leaves the data group idle; use service, or --no-is_hetero")
         if not 0 <= self.num_of_data_workers <= MAX_PROCESSES:
@@ -124,8 +115,6 @@ class JobSpec:
                 raise InputError(
                     f"hyperparameter {name!r} would not reach the script: SageMaker reserves sagemaker_…; rename it"
                 )
-            if _NO_ARGUMENT.search(value):
-                raise InputError(f"hyperparameter {name!r} is {value!r}, which no program can get as an argument")
             if value == ":":
                 raise InputError(
                     f"hyperparameter {name!r} is ':', which mpirun reserves to separate programs: use another value"

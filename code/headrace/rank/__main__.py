@@ -108,8 +108,6 @@ def _script_is_over() -> None:
 def _leave() -> None:
     """Leave MPI, in the last exit handler. If MPI hangs, nothing is lost: the launcher ends it after a time limit."""
     end_children()
-    for framework in FRAMEWORKS.values():
-        framework.before_leaving()
     _say_how_far(RANK_LEAVING)
     for framework in FRAMEWORKS.values():
         framework.leave()

@@ -49,7 +49,6 @@ class TrainerContext:
     job_name: str = "headrace"
     output_dir: Path = Path("output")
     """Folder for metrics, TensorBoard files and the report."""
-    model_dir: Path = Path("model")
     checkpoint_dir: Path = Path("checkpoints")
     signal_dir: Path = Path()
     """Folder in which ranks of this host show progress and find a stop request; unset without a launcher."""

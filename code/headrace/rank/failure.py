@@ -43,12 +43,15 @@ def leave_failure(folder: Path, rank: int, exit_code: int, error: str, trace: li
     Args:
         folder: `TrainerContext.signal_dir`; without a launcher, it is an empty path.
         error: the exception as one line.
-        trace: the traceback's lines.
     """
     record = {
-        "at": time.time(), "rank": rank, "pid": os.getpid(), "exit_code": exit_code, "error": error,
+        "at": time.time(),
+        "rank": rank,
+        "pid": os.getpid(),
+        "exit_code": exit_code,
+        "error": error,
         "traceback": trace[-LOG_TAIL_LINES:],
-    }  # fmt: skip
+    }
     with contextlib.suppress(OSError):  # the launcher is gone: nobody would read it
         if folder.name:
             partial = folder / f".{PREFIX}{rank}"
@@ -119,8 +122,12 @@ def first_failure(folder: Path, host: str) -> RootCause | None:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             record = json.loads(path.read_text(encoding="utf-8"))
             cause = RootCause(
-                host, f"rank{int(record['rank'])}", f"raised {record['error']}", int(record["pid"]),
-                exit_code=int(record["exit_code"]), log_tail=tuple(map(str, record["traceback"])),
-            )  # fmt: skip
+                host,
+                f"rank{int(record['rank'])}",
+                f"raised {record['error']}",
+                int(record["pid"]),
+                exit_code=int(record["exit_code"]),
+                log_tail=tuple(map(str, record["traceback"])),
+            )
             found.append((float(record["at"]), cause))
     return min(found, key=lambda each: each[0])[1] if found else None

@@ -36,9 +36,13 @@ class Advice:
 
 
 def advise(
-    found: Sequence[Option], samples: float, budget_usd: float | None, max_hours: float | None,
-    alone_waits: float | None = None, computing_limit: str = "",
-) -> Advice:  # fmt: skip
+    found: Sequence[Option],
+    samples: float,
+    budget_usd: float | None,
+    max_hours: float | None,
+    alone_waits: float | None = None,
+    computing_limit: str = "",
+) -> Advice:
     """Return which option to choose, and why. The first option in `found` has no data hosts.
 
     Args:

@@ -39,8 +39,9 @@ def main(argv: Sequence[str], find: Find = lambda run, _: run) -> int:
     for note in _unread(runs):
         print(note)
     for summary, cost in zip(summaries, prices, strict=True):
-        kinds = [host_type(host, bool(summary.get("simulated")), table, stands_for)
-                 for host in summary["hosts"].values()]  # fmt: skip
+        kinds = [
+            host_type(host, bool(summary.get("simulated")), table, stands_for) for host in summary["hosts"].values()
+        ]
         if free := next((kind.name for kind in kinds if kind and kind.usd_per_hour is None), None):
             print(f"{summary['job_name']} has no price: the table has none for {free}; give --price {free}=USD")
         elif stands_for and not cost:
@@ -68,10 +69,9 @@ def write_page(runs: Runs, folder: Path, prices: Sequence[Price | None], notes: 
              "CPU time of each host's processes, from the first step to the end of training."),
         ]  # fmt: skip
         if timeline.delivered:
-            drawings.append(
-                (f"workers-{name}", f"batches by worker, {name}", plots.delivered(timeline),
-                 "Batches from each worker to all ranks together. Each point covers the five seconds before it.")
-            )  # fmt: skip
+            drawn = plots.delivered(timeline)
+            note = "Batches from each worker to all ranks together. Each point covers the five seconds before it."
+            drawings.append((f"workers-{name}", f"batches by worker, {name}", drawn, note))
     summaries = [summary for summary, _ in runs]
     try:
         pictures = []
@@ -101,7 +101,8 @@ def _read(folders: Sequence[Path]) -> list[tuple[Summary, Timeline]]:
 
 def _notes(runs: Runs, prices: Sequence[Price | None], dated: str) -> list[str]:
     notes = [
-        "Step times are rank 0's, without the first step. The share waiting for data is 1 − ideal ÷ mean step time.",
+        "Step times are rank 0's, without the first step; medians are of the latest 10,000 steps.",
+        "The share waiting for data is 1 − ideal ÷ mean step time.",
         "CPU figures and bytes count from the first step to the end of training.",
     ]
     if any(prices):
@@ -122,15 +123,25 @@ def _unread(runs: Runs) -> list[str]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="headrace report", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN",
-                        help="a run's folder, or the name of a SageMaker job; ratios are to the first run")  # fmt: skip
+    parser.add_argument(
+        "runs",
+        nargs="+",
+        type=Path,
+        metavar="RUN",
+        help="a run's folder, or the name of a SageMaker job; ratios are to the first run",
+    )
     parser.add_argument("--region", metavar="NAME", help="region of the SageMaker jobs that are given by name")
     parser.add_argument(
         "--output", type=Path, metavar="DIR", help="folder for page and plots (default: the last run's)"
     )
-    parser.add_argument("--as", dest="stands_for", action="append", metavar="[GROUP=]TYPE",
-                        help="the instance type whose price is used for simulated hosts; repeatable: "
-                             "--as dnn_group=ml.p4d.24xlarge --as data_group=ml.c5.18xlarge")  # fmt: skip
+    parser.add_argument(
+        "--as",
+        dest="stands_for",
+        action="append",
+        metavar="[GROUP=]TYPE",
+        help="the instance type whose price is used for simulated hosts; repeatable: "
+        "--as dnn_group=ml.p4d.24xlarge --as data_group=ml.c5.18xlarge",
+    )
     parser.add_argument("--price", action="append", metavar="TYPE=USD", help="your hourly price of a type; repeatable")
     parser.add_argument("--prices", type=Path, metavar="CSV", help="your own table, with the columns of instances.csv")
     return parser

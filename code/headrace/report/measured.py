@@ -63,7 +63,6 @@ def measured(summary: Mapping[str, Any], table: InstanceTable, stands_for: Insta
     """Return the measurements in a run's summary, as the plan needs them.
 
     Args:
-        table: instance types and their prices.
         stands_for: the instance type that a simulated run's dnn hosts stand for.
 
     Raises:

@@ -37,14 +37,18 @@ def render(
         rows=body,
         pictures=pictures,
         hosts_head=HOSTS_HEAD,
-        hosts=[_host(summary["job_name"], name, host) for summary in summaries
-               for name, host in summary["hosts"].items()],
+        hosts=[
+            _host(summary["job_name"], name, host) for summary in summaries for name, host in summary["hosts"].items()
+        ],
         workers_head=WORKERS_HEAD,
-        workers=[_worker(summary["job_name"], name, worker) for summary in summaries
-                 for name, worker in summary.get("workers", {}).items()],
+        workers=[
+            _worker(summary["job_name"], name, worker)
+            for summary in summaries
+            for name, worker in summary.get("workers", {}).items()
+        ],
         notes=notes,
         summaries=[(summary["job_name"], _as_read(summary)) for summary in summaries],
-    )  # fmt: skip
+    )
 
 
 def _as_read(summary: Mapping[str, Any]) -> str:

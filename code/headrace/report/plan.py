@@ -195,17 +195,39 @@ def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="headrace plan", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("run", type=Path, metavar="RUN", help="a run's folder, or the name of a job on SageMaker")
     parser.add_argument("--region", metavar="NAME", help="region of a SageMaker job that is given by its name")
-    parser.add_argument("--as", dest="stands_for", action="append", metavar="TYPE",
-                        help="the instance type that a simulated run's dnn hosts stand for")  # fmt: skip
-    parser.add_argument("--data_instance_type", action="append", metavar="TYPE",
-                        help="candidate type for data hosts; repeatable (default: every type without GPU)")  # fmt: skip
-    parser.add_argument("--max_data_hosts", type=int, default=MOST_DATA_HOSTS, metavar="N",
-                        help="largest number of data hosts to consider, 1 to 100 (default: %(default)s)")  # fmt: skip
+    parser.add_argument(
+        "--as",
+        dest="stands_for",
+        action="append",
+        metavar="TYPE",
+        help="the instance type that a simulated run's dnn hosts stand for",
+    )
+    parser.add_argument(
+        "--data_instance_type",
+        action="append",
+        metavar="TYPE",
+        help="candidate type for data hosts; repeatable (default: every type without GPU)",
+    )
+    parser.add_argument(
+        "--max_data_hosts",
+        type=int,
+        default=MOST_DATA_HOSTS,
+        metavar="N",
+        help="largest number of data hosts to consider, 1 to 100 (default: %(default)s)",
+    )
     parser.add_argument("--epochs", type=int, metavar="N", help="epochs of the planned training (default: the run's)")
-    parser.add_argument("--budget_usd", type=float, metavar="USD",
-                        help="most dollars for the training; the fastest job within this budget is chosen")  # fmt: skip
-    parser.add_argument("--max_hours", type=float, metavar="H",
-                        help="most hours for the training; the cheapest job within this time is chosen")  # fmt: skip
+    parser.add_argument(
+        "--budget_usd",
+        type=float,
+        metavar="USD",
+        help="most dollars for the training; the fastest job within this budget is chosen",
+    )
+    parser.add_argument(
+        "--max_hours",
+        type=float,
+        metavar="H",
+        help="most hours for the training; the cheapest job within this time is chosen",
+    )
     parser.add_argument("--price", action="append", metavar="TYPE=USD", help="your hourly price of a type; repeatable")
     parser.add_argument("--prices", type=Path, metavar="CSV", help="your price table with the columns of instances.csv")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="also draw step time by number of data hosts")

@@ -83,8 +83,16 @@ def step_times(runs: Runs) -> Draw:
                 axes.plot([seconds], [0], marker="|", markersize=10, color=color, clip_on=False)
             for seconds, what in run.incidents:
                 axes.axvline(seconds, color=color, linewidth=0.9, linestyle=":")
-                axes.annotate(what, (seconds, 1), xycoords=("data", "axes fraction"), fontsize=7,
-                              color=INK, rotation=90, va="top", ha="right")  # fmt: skip
+                axes.annotate(
+                    what,
+                    (seconds, 1),
+                    xycoords=("data", "axes fraction"),
+                    fontsize=7,
+                    color=INK,
+                    rotation=90,
+                    va="top",
+                    ha="right",
+                )
         axes.autoscale(axis="x")
         axes.set_xlim(left=min(axes.get_xlim()[0], 0))  # hosts may be lost before the first step
 
@@ -174,8 +182,16 @@ def plot_plan(run: Measured, found: Sequence[Option], data_types: Sequence[str],
                 curve = [found[0], *curve] if placement == "both" else curve  # the curve begins without data hosts
                 label = f"batches by {kind or 'data hosts'} {'and dnn hosts' if placement == 'both' else 'alone'}"
                 times_ms = [each.prediction.step_s * 1000 for each in curve]
-                axes.plot([each.data_hosts for each in curve], times_ms, style, color=color, linewidth=1.4, marker="o",
-                          markersize=3, label=label)  # fmt: skip
+                axes.plot(
+                    [each.data_hosts for each in curve],
+                    times_ms,
+                    style,
+                    color=color,
+                    linewidth=1.4,
+                    marker="o",
+                    markersize=3,
+                    label=label,
+                )
         axes.axhline(run.work.ideal_step_s * 1000, color=INK, linewidth=1, linestyle=":", label="ideal step")
         axes.set_ylim(bottom=0)
         axes.set_xlabel("data hosts")

@@ -76,8 +76,6 @@ class Prediction:
 
     step_s: float
     limit: str
-    data_share: float
-    """Share of the samples that data hosts make."""
 
 
 def predict(work: Workload, trainer: Group, data: Group, placement: Placement, has_service: bool = False) -> Prediction:
@@ -119,7 +117,7 @@ def _with_share(work: Workload, trainer: Group, data: Group, share: float, serve
         "network of data hosts": _network_s(share, work, data),
     }
     limit = max(times, key=lambda name: times[name])
-    return Prediction(times[limit], limit, share)
+    return Prediction(times[limit], limit)
 
 
 def _busy_s(cpu_s: float, work: Workload, group: Group) -> float:

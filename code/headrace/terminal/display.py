@@ -41,7 +41,6 @@ class Display:
     """Prints whole lines, from any thread. Use as a context manager.
 
     Args:
-        stream: stream to print to.
         status: called a few times a second, returns the text of the status line; None: no status line.
         listener: called with each line before it is printed.
     """
@@ -76,8 +75,14 @@ class Display:
                 return spinner
 
             console = Console(file=self._stream, highlight=False, soft_wrap=True)
-            live = Live(console=console, get_renderable=last_line, refresh_per_second=4, transient=True,
-                        redirect_stdout=False, redirect_stderr=False)  # fmt: skip
+            live = Live(
+                console=console,
+                get_renderable=last_line,
+                refresh_per_second=4,
+                transient=True,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
             with contextlib.suppress(*GONE):
                 live.start()
                 self._live = live

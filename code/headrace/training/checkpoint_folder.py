@@ -18,8 +18,6 @@ from typing import Any
 KEPT_CHECKPOINTS = 3
 EVERY_S = 600.0
 """Seconds between two checkpoints within an epoch."""
-
-
 NAME = re.compile(r"epoch-(\d{4,})(?:-step-(\d{6,}))?")
 OF_ITS_OWN = "Give each training a folder of its own: Checkpoint(folder)"
 _WRITTEN: dict[Path, CheckpointFolder] = {}
@@ -68,8 +66,9 @@ class CheckpointFolder:
             if old == final:
                 print(
                     f"checkpoint {final.name} is not kept, because {self._folder} has checkpoints of later epochs, "
-                    f"from an earlier training of this script. {OF_ITS_OWN}", flush=True,
-                )  # fmt: skip
+                    f"from an earlier training of this script. {OF_ITS_OWN}",
+                    flush=True,
+                )
             shutil.rmtree(old, ignore_errors=True)
         return final
 
@@ -79,8 +78,9 @@ class CheckpointFolder:
         if path and _WRITTEN.get(path.resolve(), self) is not self:
             print(
                 f"checkpoint {path.name} was saved by an earlier training of this script, so this training continues "
-                f"from it: in a cross-validation, only the first fold is trained. {OF_ITS_OWN}", flush=True,
-            )  # fmt: skip
+                f"from it: in a cross-validation, only the first fold is trained. {OF_ITS_OWN}",
+                flush=True,
+            )
 
     def is_due(self, every_s: float) -> bool:
         """Return whether `every_s` seconds have passed since the last checkpoint or the start. For 0, return False."""

@@ -206,8 +206,8 @@ class Meter:
         step_ms, share, ideal_ms = recent.mean_ms(), times.input_bound_share(recent), times.ideal_ms(recent)
         samples_per_s = self._samples_per_s(step_ms)
         say("step", step=self._step_of_run(), step_ms=step_ms, samples_per_s=samples_per_s, input_bound=share)
-        self._write({"step_time_ms": step_ms, "samples_per_s": samples_per_s, "input_bound_share": share,
-                     "ideal_step_time_ms": ideal_ms})  # fmt: skip
+        figures = {"step_time_ms": step_ms, "samples_per_s": samples_per_s}
+        self._write({**figures, "input_bound_share": share, "ideal_step_time_ms": ideal_ms})
 
     def _samples_per_s(self, step_ms: float) -> float:
         return self._batch_size * self._size() * 1000 / step_ms if step_ms else 0.0

@@ -24,7 +24,6 @@ def prepare(connection: socket.socket, send_timeout_s: float) -> None:
     """Set up an authenticated connection for batches: blocking, and closed by the kernel if the other side is dead.
 
     Args:
-        connection: the connection.
         send_timeout_s: seconds that the other side may leave sent data unread.
     """
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

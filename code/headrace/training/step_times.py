@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import collections
 import itertools
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,8 +13,8 @@ from headrace.training.ideal_step import IdealStep
 
 MEDIAN_OF = 1000
 """Number of latest steps whose times are kept, for their exact median."""
-PRECISION = 0.001
-"""Relative width of a class in the histogram of all step times."""
+SPREAD_OF = 10_000
+"""Number of a training's latest steps whose median and 90th percentile are reported."""
 
 
 @dataclass
@@ -68,7 +67,7 @@ class StepTimes:
         self._first, self._others, self._recent = Sums(), Sums(), Sums()
         self._last: collections.deque[tuple[float, float]] = collections.deque(maxlen=MEDIAN_OF)
         """For each of the latest steps, its seconds with and without the script's callbacks between steps."""
-        self._classes: dict[int, tuple[int, float]] = {}
+        self._latest_s: collections.deque[float] = collections.deque(maxlen=SPREAD_OF)
 
     def made(self, made: Sums) -> None:
         """Add steps that were made."""
@@ -79,9 +78,7 @@ class StepTimes:
         self._recent.add(made)
         step_s, own_s = made.step_s / made.steps, (made.step_s - made.between_s) / made.steps
         self._last.extend(itertools.repeat((step_s, own_s), min(made.steps, MEDIAN_OF)))
-        place = round(math.log(max(step_s, 1e-9)) / PRECISION)
-        steps, seconds = self._classes.get(place, (0, 0.0))
-        self._classes[place] = steps + made.steps, seconds + made.step_s
+        self._latest_s.extend(itertools.repeat(step_s, min(made.steps, SPREAD_OF)))
 
     @property
     def all(self) -> Sums:
@@ -123,39 +120,22 @@ class StepTimes:
         step_ms, ideal_ms = of.mean_ms(), self.mean_ideal_ms(of)
         return min(max(1 - ideal_ms / step_ms, 0.0), 1.0) if step_ms and ideal_ms else 0.0
 
-    def classes(self) -> Mapping[int, tuple[int, float]]:
-        """Return a histogram of step times, without the first step: the count and total seconds of each class.
-
-        Steps are in the same class if the logarithms of their times, rounded to `PRECISION`, are equal.
-        """
-        return self._classes or {0: (self._first.steps, self._first.step_s)}
+    def latest_s(self) -> list[float]:
+        """Return the seconds of each of the latest steps, without the first step unless it is the only one."""
+        return list(self._latest_s) or ([self.all.mean_ms() / 1000] if self.all.steps else [])
 
 
 def spread_ms(runs: Sequence[StepTimes]) -> dict[str, float]:
     """Return median, mean and 90th percentile (in ms) of the step times of all runs, without each run's first step.
 
-    The mean is exact; the other two are off by less than 0.1 % (`PRECISION`).
+    The mean is that of all steps, the other two are those of each run's latest steps (`SPREAD_OF`).
     """
-    classes: dict[int, tuple[int, float]] = {}
-    for place, (steps, seconds) in (item for each in runs for item in each.classes().items()):
-        steps_before, seconds_before = classes.get(place, (0, 0.0))
-        classes[place] = steps_before + steps, seconds_before + seconds
-    steps_of, seconds_of = (
-        np.array(column) for column in zip(*(classes[place] for place in sorted(classes)), strict=True)
-    )
-    total = int(steps_of.sum())
-    if not total:
+    latest_s = [step_s for each in runs for step_s in each.latest_s()]
+    if not latest_s:
         return {"median": 0.0, "mean": 0.0, "p90": 0.0}
-    ends, means_ms = np.cumsum(steps_of), seconds_of / np.maximum(steps_of, 1) * 1000
-
-    def percentile(part: float) -> float:
-        """Return the percentile as numpy does, interpolated between two steps."""
-        at = (total - 1) * part
-        below, above = means_ms[np.searchsorted(ends, [math.floor(at), math.ceil(at)], side="right")]
-        return round(float(below + (above - below) * (at % 1)), 3)
-
-    mean_ms = float(seconds_of.sum()) / total * 1000
-    return {"median": percentile(0.5), "mean": round(mean_ms, 3), "p90": percentile(0.9)}
+    mean_ms = sum(each.all.step_s for each in runs) / sum(each.all.steps for each in runs) * 1000
+    median, p90 = np.percentile(latest_s, [50, 90]) * 1000
+    return {"median": round(float(median), 3), "mean": round(mean_ms, 3), "p90": round(float(p90), 3)}
 
 
 def _median_ms(times_s: Sequence[float]) -> float:

@@ -6,12 +6,11 @@ Ports, kinds and restarts are those of tf.data service. A worker sends one byte 
 import sys
 
 from headrace.cluster.addresses import DISPATCHER_PORT
-from headrace.host.services.contract import KINDS, Server
+from headrace.host.services.contract import Server
 
 
 class TokenService:
     mode = "service"
-    kinds = KINDS
     waited_for = "tokens"
 
     def __init__(self, plan):

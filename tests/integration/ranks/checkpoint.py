@@ -36,9 +36,14 @@ if hvd.rank() == 0:
 
 # In a long epoch, a checkpoint is written each time that one is due.
 often = folder.parent / "often"
-make_model().fit(x, y, epochs=1, batch_size=8, verbose=0, callbacks=[
-    hvd.callbacks.BroadcastGlobalVariablesCallback(0), Checkpoint(often, kept=9, every_s=1e-9)
-])  # fmt: skip
+make_model().fit(
+    x,
+    y,
+    epochs=1,
+    batch_size=8,
+    verbose=0,
+    callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0), Checkpoint(often, kept=9, every_s=1e-9)],
+)
 if hvd.rank() == 0:
     steps = [f"epoch-0000-step-{step:06d}" for step in (1, 2, 3)]
     assert sorted(path.name for path in often.iterdir()) == [*steps, "epoch-0001"], list(often.iterdir())
@@ -76,8 +81,14 @@ for first in (0, 2):
     two, checkpoint = Two(), Checkpoint(folder.parent / "two")
     two.compile()
     assert checkpoint.restore(two) == first
-    two.fit(x, y, initial_epoch=first, epochs=first + 2, verbose=0,
-            callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0), checkpoint])  # fmt: skip
+    two.fit(
+        x,
+        y,
+        initial_epoch=first,
+        epochs=first + 2,
+        verbose=0,
+        callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0), checkpoint],
+    )
     state = [np.array(v) for each in (two.halves[1], *two.optimizers.values()) for v in each.variables]
     flat = np.concatenate([each.ravel().astype("float64") for each in state])
     ranks = np.asarray(hvd.allgather(tf.constant(flat[None])))

@@ -45,8 +45,13 @@ def fitted(model, optimizer, values=x, **compiled):
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, **compiled)
     meter = callbacks.Measure(batches(values), 8, log_every=4)
-    model.fit(batches(values), epochs=3, verbose=0, shuffle=False,
-              callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0), meter])  # fmt: skip
+    model.fit(
+        batches(values),
+        epochs=3,
+        verbose=0,
+        shuffle=False,
+        callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0), meter],
+    )
     return model
 
 

@@ -70,8 +70,15 @@ def run(*more):
     first = checkpoint.restore(model)
     given = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), steps, checkpoint, *more]
     with contextlib.suppress(Stopped):
-        model.fit(train.prefetch(4), epochs=EPOCHS, initial_epoch=first, steps_per_epoch=STEPS, verbose=0,
-                  shuffle=False, callbacks=given)  # fmt: skip
+        model.fit(
+            train.prefetch(4),
+            epochs=EPOCHS,
+            initial_epoch=first,
+            steps_per_epoch=STEPS,
+            verbose=0,
+            shuffle=False,
+            callbacks=given,
+        )
     return first, steps.made, np.asarray(trained, np.int64), shards
 
 

@@ -41,8 +41,12 @@ assert sorted(everyones) == list(range(64)), "ranks that share a stream split it
 # Arrays are mapped from files.
 images = np.arange(3_000 * 1_600).astype(">f4").reshape(3_000, 1_600)  # as FITS files have it
 rows = data.distribute(data.from_arrays((images, np.arange(3_000))).batch(50), uneven="keep", job_name="arrays")
-labels = [int(label) for batch, numbers in rows.as_numpy_iterator() for image, label in zip(batch, numbers, strict=True)
-          if image[0] == label * 1_600]  # fmt: skip
+labels = [
+    int(label)
+    for batch, numbers in rows.as_numpy_iterator()
+    for image, label in zip(batch, numbers, strict=True)
+    if image[0] == label * 1_600
+]
 everyones = np.asarray(hvd.allgather(tf.constant(labels, tf.int64))).tolist()
 assert sorted(everyones) == list(range(3_000)), "pairs of arrays stay together"
 assert list(Path(os.environ["TMPDIR"], "arrays").iterdir()), "arrays were not mapped"

@@ -72,8 +72,13 @@ def evaluates_held_out_data():
     for at_once in (1, 8):
         optimizer = hvd.DistributedOptimizer("sgd")
         made.compile(optimizer, "mse", metrics=[Total(name="rows")], steps_per_execution=at_once)
-        history = made.fit(stream(end=True, name="train"), epochs=2, verbose=0, validation_data=held_out,
-                           callbacks=[*usual, SlowAtFirst()]).history  # fmt: skip
+        history = made.fit(
+            stream(end=True, name="train"),
+            epochs=2,
+            verbose=0,
+            validation_data=held_out,
+            callbacks=[*usual, SlowAtFirst()],
+        ).history
         assert history["val_rows"] == [28, 28], history
         alone = made.evaluate(rows[:28], rows[:28], verbose=0)[0]
         assert abs(history["val_loss"][-1] / alone - 1) < 1e-5, (history, alone)

@@ -8,7 +8,6 @@ from headrace.host.services.contract import DataService, Decision, Server
 
 class ToyService(DataService):
     mode = "service"
-    kinds = ("toy",)
     waited_for = "toys"
 
     def __init__(self, plan):

@@ -43,8 +43,8 @@ class Console:
         """
         match = _PREFIX.match(line)
         if match is None:  # Printed before the launcher had a log, or by a program that bypassed it.
-            now = datetime.datetime.now(datetime.timezone.utc)
-            line = f"{now.strftime('%Y-%m-%dT%H:%M:%S')}.{now.microsecond // 1000:03d}Z {host} {'host':<10} {line}"
+            stamp = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
+            line = f"{stamp.replace('+00:00', 'Z')} {host} {'host':<10} {line}"
             match = _PREFIX.match(line)
         try:
             file.write(line.encode() + b"\n")

@@ -87,11 +87,6 @@ class Namespaces:
         """Return the command that runs `argv` as the first process of a host whose /opt/ml is `folder`."""
         return self._enter(host, self.addresses[host], folder, argv)
 
-    def network(self) -> int:
-        """Return the switch's network namespace as an open file descriptor, which the caller closes."""
-        assert self._switch is not None
-        return os.open(f"/proc/{self._switch.pid}/ns/net", os.O_RDONLY)
-
     def _enter(self, name: str, address: str, folder: Path, argv: Sequence[str]) -> list[str]:
         assert self._switch is not None
         return [

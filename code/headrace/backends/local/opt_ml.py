@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace.cluster.run_files import HostPaths, as_given
+from headrace.cluster.run_files import HostPaths, as_given, write_json
 from headrace.errors import InputError
 from headrace.job.source import host_files, write_files
 from headrace.job.spec import Channel, InstanceGroup, JobSpec, as_flag
@@ -31,18 +31,18 @@ def write_host_folder(folder: Path, spec: JobSpec, host: str, checkpoints: Path 
         InputError: a channel's folder does not exist.
     """
     paths = HostPaths(folder)
-    for place in (paths.config_dir, paths.channel_dir, paths.model_dir, paths.output_dir):
+    for place in (paths.channel_dir, paths.model_dir, paths.output_dir):
         place.mkdir(parents=True, exist_ok=True)
     if checkpoints:
         paths.checkpoint_dir.symlink_to(checkpoints)
     else:
         paths.checkpoint_dir.mkdir()
     write_files(host_files(spec.source_dir, spec.left_out), paths.code_dir)
-    _write(paths.resource_config, resource_config(spec, host))
+    write_json(paths.resource_config, resource_config(spec, host))
     own = {"sagemaker_program": "launcher.py", "sagemaker_submit_directory": SOURCE_ON_HOSTS}
     hyperparameters = {**spec.all_hyperparameters(), **own}
-    _write(paths.hyperparameters, {name: json.dumps(value) for name, value in hyperparameters.items()})
-    _write(paths.config_dir / "inputdataconfig.json", input_data_config(spec, host))
+    write_json(paths.hyperparameters, {name: json.dumps(value) for name, value in hyperparameters.items()})
+    write_json(paths.config_dir / "inputdataconfig.json", input_data_config(spec, host))
     for channel in visible_channels(spec, host):
         (paths.channel_dir / channel.name).symlink_to(channel_path(channel))
 
@@ -172,7 +172,3 @@ def _members(group: InstanceGroup, hosts: Mapping[str, InstanceGroup]) -> list[s
 
 def _compact(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
-
-
-def _write(path: Path, record: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")

@@ -20,8 +20,6 @@ _CLIENT = botocore.config.Config(
 _DENIED = {"AccessDenied", "AccessDeniedException", "403", "Forbidden", "UnauthorizedOperation"}
 _EXPIRED = {"ExpiredToken", "ExpiredTokenException", "InvalidClientTokenId", "UnrecognizedClientException",
             "InvalidAccessKeyId", "SignatureDoesNotMatch"}  # fmt: skip
-
-
 _PARTITIONS = {
     "cn-": ("aws-cn", "console.amazonaws.cn"),
     "us-gov-": ("aws-us-gov", "console.amazonaws-us-gov.com"),
@@ -158,8 +156,13 @@ def aws_errors(doing: str, absent: str = "", absent_codes: Collection[str] = ())
         yield
     except HeadraceError:
         raise
-    except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError, exceptions.TokenRetrievalError,
-            exceptions.SSOError, exceptions.CredentialRetrievalError) as error:  # fmt: skip
+    except (
+        exceptions.NoCredentialsError,
+        exceptions.PartialCredentialsError,
+        exceptions.TokenRetrievalError,
+        exceptions.SSOError,
+        exceptions.CredentialRetrievalError,
+    ) as error:
         raise InputError(
             f"{doing}: no usable AWS credentials ({error}); run `aws configure` or `aws sso login`, or set AWS_PROFILE"
         ) from error

@@ -101,8 +101,6 @@ class CloudOptions:
         for flag, uri in (("--output_s3_uri", self.output_s3_uri), ("--checkpoint_s3_uri", self.checkpoint_s3_uri)):
             if uri and not _S3_URI.fullmatch(uri):
                 raise InputError(f"{flag} {uri!r} is no S3 location; expected s3://BUCKET/PREFIX")
-        if self.keep_alive_period_s < 0:
-            raise InputError(f"--keep_alive_period is {self.keep_alive_period_s}; expected 0 or more seconds")
 
 
 FLAGS: Mapping[str, str] = {each.name: each.metadata["flag"] for each in fields(CloudOptions) if each.metadata}

@@ -60,8 +60,9 @@ def logged_groups(account: Account, job_name: str) -> dict[str, str]:
         pages = logs.get_paginator("describe_log_streams")  # a page has fifty hosts
         found = pages.paginate(logGroupName=LOG_GROUP, logStreamNamePrefix=f"{job_name}/")
         for stream in (each for page in found for each in page["logStreams"]):
-            answer = logs.get_log_events(logGroupName=LOG_GROUP, logStreamName=stream["logStreamName"],
-                                         startFromHead=True, limit=FIRST_LINES)  # fmt: skip
+            answer = logs.get_log_events(
+                logGroupName=LOG_GROUP, logStreamName=stream["logStreamName"], startFromHead=True, limit=FIRST_LINES
+            )
             for event in map(parse_event, (line["message"] for line in answer["events"])):
                 if event and event.name == "topology" and {"host", "group"} <= event.fields.keys():
                     groups[event.fields["host"]] = event.fields["group"]
@@ -96,12 +97,14 @@ def dashboard_body(
     for group, members in hosts.items():
         kind = table.get(types[group])
         counts = {"CPUUtilization": kind.vcpus if kind else None, "GPUUtilization": kind.gpus if kind else None}
-        rows.append([
-            _widget(f"{group}: {metric.removesuffix('Utilization')} utilisation of {len(members)} × {types[group]}, %"
-                    + ("" if count else " times processors"), region,
-                    _scaled(job_name, members, metric, count or 1), {"min": 0, **({"max": 100} if count else {})})
-            for metric, count in counts.items() if count != 0
-        ])  # fmt: skip
+        row = []
+        for metric, count in counts.items():
+            if count != 0:
+                unit, axis = ("%", {"min": 0, "max": 100}) if count else ("% times processors", {"min": 0})
+                name = f"{group}: {metric.removesuffix('Utilization')} utilisation"
+                title = f"{name} of {len(members)} × {types[group]}, {unit}"
+                row.append(_widget(title, region, _scaled(job_name, members, metric, count or 1), axis))
+        rows.append(row)
     own = []
     for name, title in TITLES.items():
         names = [name, "headrace:ideal_step_ms"] if name == "headrace:step_ms" else [name]
@@ -120,8 +123,15 @@ def _scaled(job_name: str, members: Sequence[str], metric: str, count: int) -> l
 
 
 def _widget(title: str, region: str, metrics: list[list[Any]], axis: Mapping[str, int]) -> dict[str, Any]:
-    properties = {"title": title, "region": region, "view": "timeSeries", "stat": "Average", "period": PERIOD_S,
-                  "metrics": metrics, "yAxis": {"left": dict(axis)}}  # fmt: skip
+    properties = {
+        "title": title,
+        "region": region,
+        "view": "timeSeries",
+        "stat": "Average",
+        "period": PERIOD_S,
+        "metrics": metrics,
+        "yAxis": {"left": dict(axis)},
+    }
     return {"type": "metric", "properties": properties}
 
 
@@ -130,14 +140,18 @@ def _laid_out(rows: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
     height, placed = 6, []
     for y, row in enumerate(row for row in rows if row):
         width = 24 // len(row)
-        placed += [{**widget, "x": x * width, "y": y * height, "width": width, "height": height}
-                   for x, widget in enumerate(row)]  # fmt: skip
+        placed += [
+            {**widget, "x": x * width, "y": y * height, "width": width, "height": height}
+            for x, widget in enumerate(row)
+        ]
     return placed
 
 
 def _groups(job: Mapping[str, Any]) -> dict[str, tuple[str, int]]:
     resources = job["ResourceConfig"]
     if resources.get("InstanceGroups"):
-        return {each["InstanceGroupName"]: (each["InstanceType"], each["InstanceCount"])
-                for each in resources["InstanceGroups"]}  # fmt: skip
+        return {
+            each["InstanceGroupName"]: (each["InstanceType"], each["InstanceCount"])
+            for each in resources["InstanceGroups"]
+        }
     return {"dnn hosts": (resources["InstanceType"], resources["InstanceCount"])}

@@ -32,14 +32,11 @@ class _Stream:
 class LogTail:
     """Follows all log streams of a job."""
 
-    def __init__(
-        self, client: Any, job_name: str, say: Callable[[str], None], now: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, client: Any, job_name: str, say: Callable[[str], None]) -> None:
         self.client = client
         """Client for CloudWatch Logs. The follower replaces it after an error, to use new credentials."""
         self._job_name = job_name
         self._say = say
-        self._now = now
         self._streams: dict[str, _Stream] = {}
         self._is_denied = self._is_failing = False
         self._lines = 0
@@ -59,7 +56,7 @@ class LogTail:
             self._complain(error)
             is_unread = not self._is_denied
         for stream in self._streams.values():
-            if stream.held and self._now() - stream.since > HOLD_S:
+            if stream.held and time.monotonic() - stream.since > HOLD_S:
                 self._release(stream, f"{stream.host} ?")
         return is_unread or self._lines > lines
 
@@ -119,7 +116,7 @@ class LogTail:
         if stream.tag is not None:
             self._say(f"{stream.tag} | {line}")
             return
-        stream.since = stream.since if stream.held else self._now()
+        stream.since = stream.since if stream.held else time.monotonic()
         stream.held.append(line)
 
     def _release(self, stream: _Stream, tag: str) -> None:

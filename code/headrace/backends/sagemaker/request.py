@@ -122,8 +122,10 @@ def _hyperparameters(spec: JobSpec, options: CloudOptions, submitted: str) -> di
         "sagemaker_region": options.region,
         "sagemaker_container_log_level": 20,
     }
-    return {name: json.dumps(value) for name, value in
-            {**spec.all_hyperparameters(), **own, **_distribution(spec, options)}.items()}  # fmt: skip
+    return {
+        name: json.dumps(value)
+        for name, value in {**spec.all_hyperparameters(), **own, **_distribution(spec, options)}.items()
+    }
 
 
 def _distribution(spec: JobSpec, options: CloudOptions) -> Mapping[str, Any]:

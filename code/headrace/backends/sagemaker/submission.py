@@ -15,10 +15,9 @@ from headrace.backends.sagemaker.account import Account, aws_errors, console
 from headrace.backends.sagemaker.cloud_options import CloudOptions
 from headrace.backends.sagemaker.job_cost import cost_usd
 from headrace.backends.sagemaker.job_follow import Console, Follower, goes_on
-from headrace.backends.sagemaker.pack import pack_source
+from headrace.backends.sagemaker.pack import files_to_send, pack_files
 from headrace.backends.sagemaker.prebuilt import upload_library, upload_recipe
 from headrace.backends.sagemaker.request import build_request, source_uri
-from headrace.backends.sagemaker.request_check import check_request
 from headrace.backends.sagemaker.results import fetch_results
 from headrace.errors import HeadraceError, SetupError
 from headrace.frameworks import FRAMEWORKS
@@ -49,10 +48,10 @@ class Submission:
         Raises:
             SetupError: SageMaker refuses the job, or has no capacity for it after all retries.
         """
-        check_request(self._request(self._spec))  # before anything is sent
         with tempfile.TemporaryDirectory(prefix="headrace-") as folder:
             archive = Path(folder) / "sourcedir.tar.gz"
-            files = pack_source(self._spec.source_dir, archive, self._spec.left_out)
+            files = files_to_send(self._spec.source_dir, self._spec.left_out)
+            pack_files(files, archive)
             size_kb = archive.stat().st_size / 1000
             self._console.say(f"uploading {len(files)} files ({size_kb:.0f} kB) to {self._source}")
             self._account.upload(archive, self._source)

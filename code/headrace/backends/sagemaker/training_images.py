@@ -24,8 +24,9 @@ def default_image(region: str, framework: str, version: str, instance_type: str)
     except ImportError as error:
         raise SetupError(f"no sagemaker-core ({error}): pip install 'headrace[submit]', or give --image_uri") from error
     try:
-        image = str(image_uris.retrieve(framework, region, version=version, py_version=None,
-                                        instance_type=instance_type, image_scope="training"))  # fmt: skip
+        image: str = image_uris.retrieve(
+            framework, region, version=version, py_version=None, instance_type=instance_type, image_scope="training"
+        )
     except (ValueError, KeyError, TypeError) as error:
         reason = " ".join(str(error).split())
         raise InputError(

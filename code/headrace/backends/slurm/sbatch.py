@@ -173,8 +173,9 @@ def _slurm(*command: str) -> str:
     foreign = (*LAUNCHER_PREFIXES, "SM_", "HEADRACE_")
     environ = {name: value for name, value in os.environ.items() if name in _OURS or not name.startswith(foreign)}
     try:
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S,
-                              start_new_session=True, check=False)  # fmt: skip
+        done = subprocess.run(
+            command, env=environ, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, start_new_session=True
+        )
     except FileNotFoundError as error:
         raise SetupError(f"{command[0]} is not installed here; submit from a login node of the cluster") from error
     except subprocess.TimeoutExpired as error:

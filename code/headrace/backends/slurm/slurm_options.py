@@ -84,23 +84,24 @@ class SlurmOptions:
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that only `headrace submit --to slurm` has."""
     parser.set_defaults(dnn_instance_type="", data_instance_type="")
-    group = parser.add_argument_group("on Slurm only")
+    group, yes_no = parser.add_argument_group("on Slurm only"), argparse.BooleanOptionalAction
     group.add_argument("--dry_run", action="store_true", help="print the batch script, submit nothing")
-    group.add_argument("--wait", action=argparse.BooleanOptionalAction, default=True,
-                       help="follow the job and its logs to the end")  # fmt: skip
+    group.add_argument("--wait", action=yes_no, default=True, help="follow the job and its logs to the end")
     for role, hosts in (("dnn", "hosts that train"), ("data", "data hosts")):
         group.add_argument(f"--{role}_partition", default="", metavar="NAME", help=f"for {hosts} (default: Slurm's)")
         group.add_argument(f"--{role}_constraint", default="", metavar="TEXT", help=f"node features for {hosts}")
         group.add_argument(f"--{role}_gres", default="", metavar="TEXT", help="resources of each node, such as gpu:8")
-        group.add_argument(f"--{role}_cpus", type=int, default=0, metavar="N", help="processors of each node",
-                           dest=f"{role}_cpus_per_task")  # fmt: skip
+        group.add_argument(
+            f"--{role}_cpus", dest=f"{role}_cpus_per_task", type=int, default=0, metavar="N", help="CPUs of each node"
+        )
         group.add_argument(f"--{role}_mem", default="", metavar="SIZE", help="memory of each node, such as 64G; 0: all")
     group.add_argument("--exclusive", action="store_true", help="share no nodes with other jobs; use the default ports")
     group.add_argument("--time", default="", metavar="LIMIT", help="minutes, H:MM:SS or D-HH:MM (default: partition's)")
     group.add_argument("--account", default="", metavar="NAME")
     group.add_argument("--qos", default="", metavar="NAME")
-    group.add_argument("--requeue", action=argparse.BooleanOptionalAction, default=True,
-                       help="after preemption, run again and go on from the checkpoint (default)")  # fmt: skip
+    group.add_argument(
+        "--requeue", action=yes_no, default=True, help="after preemption, run again from the checkpoint (default)"
+    )
 
 
 def options_from(given: argparse.Namespace, run: Path, python: str) -> SlurmOptions:

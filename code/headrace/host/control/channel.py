@@ -60,8 +60,15 @@ class ControlServer:
     completes costs some memory, but it blocks no other call.
     """
 
-    def __init__(self, address: str, host: str, secret: str, handlers: Mapping[str, Handler], log: HostLog,
-                 streams: Mapping[str, StreamHandler] | None = None) -> None:  # fmt: skip
+    def __init__(
+        self,
+        address: str,
+        host: str,
+        secret: str,
+        handlers: Mapping[str, Handler],
+        log: HostLog,
+        streams: Mapping[str, StreamHandler] | None = None,
+    ) -> None:
         self._streams = streams or {}
         self._auth = ServerAuth(secret, host)
         self._address = address
@@ -89,8 +96,11 @@ class ControlServer:
         self._end_loop()
 
     async def _start(self) -> tuple[grpc.aio.Server, int]:
-        options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-                   ("grpc.server_handshake_timeout_ms", SILENT_MS)]  # fmt: skip
+        options = [
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.server_handshake_timeout_ms", SILENT_MS),
+        ]
         server = grpc.aio.server(options=options)
         methods = {"hello": self._unary("hello", self._auth.hello)}
         for name in self._handlers:

@@ -16,8 +16,6 @@ OF_A_STEP = {
     "step_ms": "step_time_ms", "data_wait_ms": "data_wait_ms", "samples_per_s": "samples_per_s",
     "input_bound": "input_bound_share",
 }  # fmt: skip
-
-
 OF_A_JOB = ("input_bound_share", "ideal_step_time_ms", "train_s")
 _NOT_IN_NAMES = re.compile(r"[^/\w.\- :]")
 """Characters that MLflow refuses in a metric's name; one such name makes the whole call fail."""

@@ -54,12 +54,7 @@ class Verdict:
 
 
 class Decider:
-    """Takes events from the main loop; returns what is missing at the start, and whether the job has failed.
-
-    Args:
-        own: this host's state.
-        hosts: the other hosts.
-    """
+    """Takes events from the main loop; returns what is missing at the start, and whether the job has failed."""
 
     def __init__(self, plan: HostPlan, service: DataService, own: HostState, hosts: Hosts, log: HostLog) -> None:
         self._plan, self._topology, self._settings = plan, plan.topology, plan.settings
@@ -100,11 +95,12 @@ class Decider:
             for host in silent:
                 self.lose(host)
             return
+        awaited = " and ".join(missing)
         hints = "".join(f"; {host}: {error}" for host, error in self._hosts.errors.items() if error)
         raise DeadlineError(
             f"The job was not ready within startup_timeout_s={self._settings.startup_timeout_s:g}: still waiting for "
-            + " and ".join(missing) + hints
-        )  # fmt: skip
+            f"{awaited}{hints}"
+        )
 
     def is_over(self, now: float) -> bool:
         """Return whether to terminate MPI: True if it still runs `END_S` seconds after the last script ended."""

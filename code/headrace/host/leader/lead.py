@@ -43,11 +43,11 @@ class Leader:
         self._decider = Decider(plan, run.service, run.state, self._hosts, run.log)
         self._timeline = Timeline(topology, open_exporters(plan, run.log), run.service.worker_names())
         run.listeners += [self._hosts.take, self._decider.take, self._timeline.take, self._take]
+        channels = {host.name: settings.endpoint(host.name).control_address for host in topology.peers()}
         self._leases = [
-            Lease(host.name, settings.endpoint(host.name).control_address, settings.secret,
-                  settings.lease_s, self._news, run.inbox)
-            for host in topology.peers()
-        ]  # fmt: skip
+            Lease(host, address, settings.secret, settings.lease_s, self._news, run.inbox)
+            for host, address in channels.items()
+        ]
 
     def lead(self) -> Outcome:
         """Run the job from its start to its summary; return the outcome, which each reachable host has received."""
@@ -267,7 +267,7 @@ class Leader:
 
     def _reports(self) -> dict[str, Mapping[str, Any]]:
         """Return the data service's reports, by host."""
-        own = {self._run.state.host: self._run.state.report()}
+        own = {self._run.state.host: self._run.service.report()}
         return own | {host: status.get("data") or {} for host, status in self._hosts.present().items()}
 
     def _statuses(self) -> dict[str, Mapping[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from headrace.cluster.topology import Host
 from headrace.host.host_run import HostRun
 from headrace.host.leader.peers import Hosts
 from headrace.host.leader.workers import workers
+from headrace.host.services.contract import KINDS
 from headrace.job.limited_by import limited_by
 from headrace.outcome import Outcome
 from headrace.rank.context import EMPTY_REPORT
@@ -85,7 +86,7 @@ def write_summary(
         **_take_trainer_report(output_dir, leave_it=another_follows),
         **times.as_json(),
         "hosts": {
-            host.name: _of_host(host, statuses.get(host.name, {}), service.kinds, outcome, host.name in others.lost)
+            host.name: _of_host(host, statuses.get(host.name, {}), outcome, host.name in others.lost)
             for host in plan.topology.hosts
         },
         "workers": workers(service.worker_names(), statuses),
@@ -98,9 +99,7 @@ def write_summary(
     return summary
 
 
-def _of_host(
-    host: Host, status: Mapping[str, Any], kinds: Sequence[str], outcome: Outcome, is_lost: bool
-) -> dict[str, Any]:
+def _of_host(host: Host, status: Mapping[str, Any], outcome: Outcome, is_lost: bool) -> dict[str, Any]:
     """Return a host's part of the summary, from its latest status."""
     cpu = status.get("cpu", {})
     return {
@@ -115,7 +114,7 @@ def _of_host(
         "memory_total_bytes": cpu.get("memory_total_bytes", 0),
         "network_bytes": cpu.get("network_bytes"),
         "gpu": cpu.get("gpu"),
-        "restarts": {kind: status.get("restarts", {}).get(kind, 0) for kind in kinds},
+        "restarts": dict.fromkeys(KINDS, 0) | status.get("restarts", {}),
     }
 
 

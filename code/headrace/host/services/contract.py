@@ -51,8 +51,6 @@ class DataService:
 
     mode = "local"
     """The mode in the summary: `service` or `local`."""
-    kinds: Sequence[str] = KINDS
-    """The kinds of the service's servers."""
     waited_for = "data, or for itself"
     """The source of data in the watchdog's message, such as `data from the tf.data service`."""
 

@@ -48,11 +48,15 @@ class TfDataService(DataService):
             servers.append(Server("dispatcher", "dispatcher", [port], argv, environ))
         for name, port in self._workers(host).items():
             argv = [
-                *script, "worker", f"--port={port}", f"--address={endpoint.address}:{port}",
+                *script,
+                "worker",
+                f"--port={port}",
+                f"--address={endpoint.address}:{port}",
                 f"--transfer_address={endpoint.address}:{port + TRANSFER_PORT_OFFSET}",
-                f"--dispatcher={self._dispatcher()}", f"--timeout_s={settings.startup_timeout_s:g}",
+                f"--dispatcher={self._dispatcher()}",
+                f"--timeout_s={settings.startup_timeout_s:g}",
                 f"--protocol_file={self._protocol_file}",
-            ]  # fmt: skip
+            ]
             nice = WORKER_NICENESS_BESIDE_TRAINER if host.role == "dnn" else 0
             servers.append(Server("worker", name, [port, port + TRANSFER_PORT_OFFSET], argv, environ, nice))
         return servers

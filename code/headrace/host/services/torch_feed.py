@@ -39,11 +39,17 @@ class TorchFeed(DataService):
         servers = []
         for name, port in self._workers(host).items():
             argv = [
-                sys.executable, "-u", "-m", MODULE, f"--port={port}", f"--address={address}:{port}",
+                sys.executable,
+                "-u",
+                "-m",
+                MODULE,
+                f"--port={port}",
+                f"--address={address}:{port}",
                 f"--share={settings.num_of_data_workers}",
                 # The ranks' own command: the servers run the script to make its dataset.
-                str(plan.source_dir / settings.training_script), *plan.script_arguments,
-            ]  # fmt: skip
+                str(plan.source_dir / settings.training_script),
+                *plan.script_arguments,
+            ]
             nice = WORKER_NICENESS_BESIDE_TRAINER if host.role == "dnn" else 0
             servers.append(Server("worker", name, [port], argv, environ, nice))
         return servers

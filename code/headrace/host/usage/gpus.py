@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,6 @@ class Gpus:
         self._samples = 0
         self._busy = 0.0
         self._memory = self._memory_total = 0
-        self._closed = threading.Event()
         threading.Thread(target=self._run, name="GPU figures", daemon=True).start()
 
     def mark(self) -> None:
@@ -61,9 +61,6 @@ class Gpus:
                 "memory_total_bytes": self._memory_total,
             }
 
-    def close(self) -> None:
-        self._closed.set()
-
     def _run(self) -> None:
         try:
             import pynvml
@@ -72,7 +69,8 @@ class Gpus:
             handles = [pynvml.nvmlDeviceGetHandleByIndex(each) for each in range(pynvml.nvmlDeviceGetCount())]
         except Exception:
             return  # no library, no driver or no GPU: then there are no figures
-        while handles and not self._closed.wait(SAMPLE_S):
+        while handles:
+            time.sleep(SAMPLE_S)
             # A figure may be missing at times, or always: a part of a GPU has no utilization.
             with contextlib.suppress(Exception):
                 memory = [pynvml.nvmlDeviceGetMemoryInfo(each) for each in handles]

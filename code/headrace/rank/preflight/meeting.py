@@ -41,7 +41,6 @@ class Meeting:
     Args:
         comm: a communicator of mpi4py that no other code uses meanwhile.
         timeout_s: longest time of a stage in seconds.
-        host: this rank's host.
     """
 
     def __init__(self, comm: Any, timeout_s: float, host: str) -> None:
@@ -58,7 +57,6 @@ class Meeting:
         """Have the members work at the same time. Return each member's result on rank 0, and nothing on other ranks.
 
         Args:
-            what: name of the stage, for errors.
             members: the ranks that work.
             work: the function that a member calls.
 
@@ -91,7 +89,6 @@ class Meeting:
         """Wait for MPI requests, and return their values. Raises `PreflightError` at the stage's deadline.
 
         Args:
-            what: name of the stage, for errors.
             rest: whether to sleep between two checks. False: keep a processor busy, to measure times exactly.
         """
         from mpi4py import MPI
@@ -157,7 +154,6 @@ class Meeting:
         """Raise an error that names the rank at fault.
 
         Args:
-            what: name of the stage.
             late: the ranks that rank 0 waits for.
         """
         limit = f"{self._timeout_s:g} s (preflight_timeout_s)"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 import string
@@ -13,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.cluster.run_files import PREFLIGHT_REPORT
+from headrace.cluster.run_files import PREFLIGHT_REPORT, write_json
 from headrace.events import PREFLIGHT_FAILED, PREFLIGHT_STARTED, format_event
 from headrace.job.settings import PREFLIGHT_TIMEOUT_VARIABLE
 from headrace.rank.context import TrainerContext
@@ -134,9 +133,7 @@ def _report(
         "collectives": {name: {"bytes": size, "ms": 1000 * took} for name, (size, took) in collectives.items()},
         "seconds": seconds,
     }
-    folder = TrainerContext.from_environ(environ).output_dir
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / PREFLIGHT_REPORT).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+    write_json(TrainerContext.from_environ(environ).output_dir / PREFLIGHT_REPORT, record)
 
 
 def table(
