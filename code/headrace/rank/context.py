@@ -52,8 +52,6 @@ class TrainerContext:
     checkpoint_dir: Path = Path("checkpoints")
     signal_dir: Path = Path()
     """Folder in which ranks of this host show progress and find a stop request; unset without a launcher."""
-    local_workers: str = "on"
-    """`off` if only the data hosts run tf.data workers, else `on`."""
     protocol_file: str = ""
     """File to which the launcher writes the name of the chosen data transfer protocol; empty without a launcher."""
 

@@ -84,7 +84,6 @@ class TfDataService(DataService):
             **super().trainer_environ(),
             "HEADRACE_DISPATCHER": self._dispatcher(),
             "HEADRACE_PROTOCOL_FILE": str(self._protocol_file),
-            "HEADRACE_LOCAL_WORKERS": self._settings.local_workers,
         }
 
     def needs(self, host: str) -> bool:
