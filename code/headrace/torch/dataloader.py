@@ -27,7 +27,7 @@ from headrace.torch.feed.scheduler import DEFAULT_PREFETCH_BYTES
 from headrace.torch.feed.stream_client import StreamEpoch
 from headrace.torch.fetch.iterable_fetcher import IterableFetcher, ShardRequest
 from headrace.torch.fetch.local_workers import LocalWorkers
-from headrace.torch.fetch.map_fetcher import ON_ERROR, Fetched, Index, MapFetcher, log_skipped
+from headrace.torch.fetch.map_fetcher import MOST_SKIPS_LOGGED, ON_ERROR, Fetched, Index, MapFetcher
 from headrace.torch.fetch.pin_memory import DeviceCopies
 from headrace.torch.sampling.rank_agreement import compare_with_rank_0, loader_config
 from headrace.torch.sampling.rank_batches import EpochPlan, Planner
@@ -353,7 +353,10 @@ class DataLoader(TorchDataLoader[Any]):
             if self._shards:
                 self._shards.step_made()
         liveness.note_progress()
-        self.skipped += log_skipped(fetched.skipped, self.skipped)
+        for index, error in fetched.skipped:
+            if self.skipped < MOST_SKIPS_LOGGED:
+                say("sample_skipped", rank=distributed.rank(), index=index, error=error)
+            self.skipped += 1
 
 
 _open: weakref.WeakValueDictionary[int, _Iteration] = weakref.WeakValueDictionary()

@@ -34,7 +34,7 @@ from headrace.torch.feed import protocol, script
 from headrace.torch.feed.encode import encode
 from headrace.torch.fetch.iterable_fetcher import IterableFetcher, ShardRequest, set_worker_info
 from headrace.torch.fetch.map_fetcher import BatchRequest, MapFetcher
-from headrace.torch.fetch.rng import WORKER, forget_epochs, sample_seed, seed_all
+from headrace.torch.fetch.rng import WORKER, sample_seed, seed_all
 from headrace.training.freed_memory import keep_freed_memory
 from headrace.training.socket_buffers import prepare
 
@@ -114,7 +114,6 @@ class Worker:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         script.end_script()
-        forget_epochs()
         close_sockets_on(port)
         reopen_files()
         self._begin()
