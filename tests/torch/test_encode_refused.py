@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from headrace.errors import InputError
-from headrace.torch.feed.decode import Decoder, Malformed
+from headrace.torch.feed.decode import Decoder
 from headrace.torch.feed.encode import MOST_BATCH_BYTES, encode
 from hypothesis import given
 from hypothesis import strategies as st
@@ -93,7 +93,7 @@ def test_what_cannot_travel_is_refused_and_says_what_to_do(batch):
 )  # fmt: skip
 def test_a_header_that_is_no_batch_is_refused_before_memory_is_taken(node, payload):
     header = json.dumps({"batch": node, "skipped": []}).encode()
-    with pytest.raises(Malformed):
+    with pytest.raises(InputError):
         receive(header, bytes(payload))
 
 
@@ -117,7 +117,7 @@ def test_deep_nesting_ends_in_an_error():
         deep = [deep]
     with pytest.raises(InputError, match="nested deeper"):
         encode(deep)
-    with pytest.raises(Malformed):
+    with pytest.raises(InputError):
         Decoder(b'{"skipped":[],"batch":' + b'{"list":[' * 100_000, 0)
 
 
