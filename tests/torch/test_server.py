@@ -56,7 +56,7 @@ def test_nonsense_after_the_handshake_harms_nobody(feeds, said, who):
             assert protocol.receive_record(connection) == {"processes": 1, "problem": ""}
         with contextlib.suppress(OSError):
             connection.sendall(said)
-    assert server._pool._workers[0].is_alive()
+    assert server._pool._workers[0][0].is_alive()
 
 
 def test_a_server_that_says_nonsense_ends_the_rank_with_an_error(feeds):

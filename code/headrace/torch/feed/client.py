@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import socket
 import threading
@@ -360,9 +359,5 @@ def receive(
 
 
 def _failure(header: bytes, process: str) -> SampleError:
-    try:
-        text = str(json.loads(header)["error"])
-    except (ValueError, KeyError, TypeError):
-        text = "an error that cannot be read"
-    first, newline, rest = text.partition("\n")
+    first, newline, rest = header.decode(errors="replace").partition("\n")
     return SampleError(f"{first} [on {process}]{newline}{rest}")

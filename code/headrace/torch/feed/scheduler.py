@@ -104,11 +104,7 @@ class Schedule:
         return None
 
     def came(self, step: int, batch: Any, size: int = 0) -> None:
-        """Pass the batch of a step, or an error in its place, to the rank. A second answer is dropped.
-
-        Args:
-            size: bytes of the batch.
-        """
+        """Pass the batch of a step, of `size` bytes, or an error in its place, to the rank. Drop a second answer."""
         with self._lock:
             if self._closed or step not in self._asked:
                 return

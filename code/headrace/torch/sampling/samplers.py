@@ -207,4 +207,4 @@ class RankBatchSampler(BatchSampler):
         self._loader.set_epoch(epoch)
 
     def __len__(self) -> int:
-        return int(self._loader.step_count())  # not the loader's own length, which a subclass may take from here
+        return int(self._loader.planner.steps())  # not the loader's own length, which a subclass may take from here
