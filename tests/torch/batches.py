@@ -130,9 +130,10 @@ tensors = st.builds(
     st.lists(st.integers(0, 3), max_size=3),
 )
 arrays = st.builds(
-    lambda dtype, shape: np.zeros(shape, dtype), st.sampled_from(["<f4", ">i2", "U3", "M8[s]", "?"]),
+    lambda dtype, shape: np.zeros(shape, dtype),
+    st.sampled_from(["<f4", ">i2", "U3", "M8[s]", "?"]),
     st.lists(st.integers(0, 3), max_size=3),
-)  # fmt: skip
+)
 plain = st.complex_numbers() | st.frozensets(st.integers()) | st.sets(st.text(max_size=3))
 plain |= st.lists(st.integers(0, 9), max_size=3).map(torch.Size)
 plain |= st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary(max_size=20)

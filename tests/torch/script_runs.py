@@ -55,9 +55,12 @@ class Runs:
         output = self._stack.enter_context((self._folder / f"{name}.log").open("w"))
         path = f"{ROOT / 'code'}:{ROOT}"
         process = subprocess.Popen(
-            [sys.executable, "-u", *command], stdout=output, stderr=subprocess.STDOUT, cwd=self._folder,
+            [sys.executable, "-u", *command],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=self._folder,
             env=os.environ | environ | {"PYTHONPATH": path},
-        )  # fmt: skip
+        )
         self._stack.callback(_end, process)
         return process
 

@@ -80,18 +80,22 @@ def test_no_module_reads_code_or_frames_or_sets_what_is_not_its_own(path):
         name.partition(".")[0]
         for node in ast.walk(tree)
         for name in (
-            [each.name for each in node.names] if isinstance(node, ast.Import)
-            else [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            [each.name for each in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
         )
-    }  # fmt: skip
+    }
     assert not imported & {"dis", "ast", "inspect", "gc", "bytecode"}
     attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
     assert not {each.attr for each in attributes} & {"_getframe", "__code__", "f_locals", "f_globals"}
     outside = {"torch", "dist", "threading", "signal", "socket", "random", "np", "data", "multiprocessing"}
     patched = [
-        ast.unparse(each) for each in attributes
+        ast.unparse(each)
+        for each in attributes
         if isinstance(each.ctx, ast.Store) and ast.unparse(each).partition(".")[0] in outside
-    ]  # fmt: skip
+    ]
     assert patched == []
 
 

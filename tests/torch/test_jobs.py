@@ -152,8 +152,11 @@ def test_a_job_that_is_asked_to_stop_goes_on_in_mid_epoch_with_another_number_of
     run = finish(again.process, again.folder)
     assert run.code == 0, run.output[-3000:]
     assert run.events("resumed")[0].fields["step"] == str(step)
-    before = [taken for rank in records(tmp_path / "before").values()
-              for taken in [samples for number, samples in rank if number == epoch][: step // 16]]  # fmt: skip
+    before = [
+        taken
+        for rank in records(tmp_path / "before").values()
+        for taken in [samples for number, samples in rank if number == epoch][: step // 16]
+    ]
     after = [samples for rank in records(tmp_path / "after").values() for _, samples in rank]
     before, after = ([index for samples in part for index in samples] for part in (before, after))
     assert set(before) | set(after) == set(range(640)) and len(before) + len(after) - 640 < 3

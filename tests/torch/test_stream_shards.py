@@ -92,9 +92,12 @@ def test_a_rank_without_a_batch_is_told_so(ranks):
 
 @pytest.mark.parametrize(
     "options, message",
-    [({"shards": 1}, "1 shards cannot be shared by 2 ranks"), ({"shards": -1}, "expected 1 to"),
-     ({"on_error": "skip"}, "needs a map-style dataset")],
-)  # fmt: skip
+    [
+        ({"shards": 1}, "1 shards cannot be shared by 2 ranks"),
+        ({"shards": -1}, "expected 1 to"),
+        ({"on_error": "skip"}, "needs a map-style dataset"),
+    ],
+)
 def test_wrong_arguments_are_refused(feeds, options, message):
     with pytest.raises(InputError, match=message):
         feeds.loader([], Lines(), 2, world=2, **options)
@@ -126,9 +129,10 @@ def test_a_rank_says_how_many_samples_a_batch_has(feeds):
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), min_size=1, max_size=9), st.integers(1, 8),
+    st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), min_size=1, max_size=9),
+    st.integers(1, 8),
     st.integers(0, 60),
-)  # fmt: skip
+)
 def test_how_far_each_shard_is_follows_from_the_steps_of_all_ranks(shards, world, steps):
     """`shards` holds, for each shard, the batches trained on before, and those that were left."""
     world = min(world, len(shards))

@@ -101,10 +101,24 @@ class DataLoader(TorchDataLoader[Any]):
     _is_accelerate_prepared = True
     """Flag that makes Accelerate's `prepare` return the loader unchanged: it already divides samples among ranks."""
 
-    def __init__(self, dataset: Any, batch_size: int | None = 1, shuffle: bool | None = None, sampler: Any = None,
-                 batch_sampler: Any = None, num_workers: int = 0, *, seed: int | None = None, on_error: str = "raise",
-                 shard_by_rank: bool = True, shards: int = 0, prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
-                 device: torch.device | str | None = None, name: str = "", **torchs: Any) -> None:  # fmt: skip
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        num_workers: int = 0,
+        *,
+        seed: int | None = None,
+        on_error: str = "raise",
+        shard_by_rank: bool = True,
+        shards: int = 0,
+        prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
+        device: torch.device | str | None = None,
+        name: str = "",
+        **torchs: Any,
+    ) -> None:
         distributed.check_world()
         self.rank, self.ranks = (distributed.rank(), distributed.world_size()) if shard_by_rank else (0, 1)
         self.is_stream = isinstance(dataset, IterableDataset)
@@ -257,10 +271,16 @@ class DataLoader(TorchDataLoader[Any]):
         """Ask feed servers for the loader. If they do not have it, this rank makes the batches of all epochs."""
         hello = {"loader": self.key, "config": self.config, "late": self._place.late}
         feeds = Feeds(
-            self._servers, os.environ.get(SECRET_VARIABLE, ""), hello, distributed.rank(), distributed.world_size(),
-            self._limit_s, bool(self.pin_memory and torch.cuda.is_available()),
-            self.prefetch_factor or DEFAULT_PREFETCH_FACTOR, self._prefetch_bytes,
-        )  # fmt: skip
+            servers=self._servers,
+            secret=os.environ.get(SECRET_VARIABLE, ""),
+            hello=hello,
+            rank=distributed.rank(),
+            world=distributed.world_size(),
+            limit_s=self._limit_s,
+            pin_memory=bool(self.pin_memory and torch.cuda.is_available()),
+            prefetch_factor=self.prefetch_factor or DEFAULT_PREFETCH_FACTOR,
+            prefetch_bytes=self._prefetch_bytes,
+        )
         if wait_until_known(feeds.servers, feeds.secret, hello, self._limit_s):
             self._feeds = feeds
             return

@@ -95,9 +95,15 @@ def with_accelerate(loader):
 def with_lightning(loader):
     ranks, model = headrace.torch.world_size(), Lit()
     lightning.Trainer(
-        max_epochs=EPOCHS, accelerator="cpu", devices=ranks, strategy="ddp" if ranks > 1 else "auto",
-        use_distributed_sampler=False, logger=False, enable_checkpointing=False, enable_progress_bar=False,
-    ).fit(model, loader)  # fmt: skip
+        max_epochs=EPOCHS,
+        accelerator="cpu",
+        devices=ranks,
+        strategy="ddp" if ranks > 1 else "auto",
+        use_distributed_sampler=False,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+    ).fit(model, loader)
     return model.seen
 
 

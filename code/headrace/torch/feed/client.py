@@ -205,8 +205,13 @@ class FeedClient:
 class FeedEpoch:
     """The batches of one epoch, in order, as a rank receives them from feed servers."""
 
-    def __init__(self, schedule: Schedule, request: Callable[[int], BatchRequest], known: Callable[[], int],
-                 closed: Callable[[], None]) -> None:  # fmt: skip
+    def __init__(
+        self,
+        schedule: Schedule,
+        request: Callable[[int], BatchRequest],
+        known: Callable[[], int],
+        closed: Callable[[], None],
+    ) -> None:
         self.schedule, self.request, self._known, self._closed = schedule, request, known, closed
         self._step = 0
 

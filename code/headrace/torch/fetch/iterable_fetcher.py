@@ -78,8 +78,13 @@ class IterableFetcher:
         num_workers: the loader's `num_workers`. If 0, `get_worker_info` returns None for a single shard, as in torch.
     """
 
-    def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any], worker_init_fn: Callable[[int], None] | None,
-                 num_workers: int) -> None:  # fmt: skip
+    def __init__(
+        self,
+        dataset: Any,
+        collate_fn: Callable[[Any], Any],
+        worker_init_fn: Callable[[int], None] | None,
+        num_workers: int,
+    ) -> None:
         self._dataset, self._collate_fn = dataset, collate_fn
         self._worker_init_fn, self._num_workers = worker_init_fn, num_workers
         self._iterates: tuple[int, ...] | None = None
