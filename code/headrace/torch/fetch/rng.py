@@ -61,7 +61,7 @@ def _splitmix64(value: int) -> int:
 
 
 def seed_all(seed: int, own: Mapping[str, Any] | None = None) -> None:
-    """Seed the global CPU generators of Python, NumPy and torch, and a dataset's `own` generators, by their paths."""
+    """Seed the global CPU generators of Python, NumPy and torch, and a dataset's `own` ones, given by path."""
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)

@@ -200,7 +200,11 @@ class StreamShards:
             fetched = following
 
     def _from_before(self, open_shards: Open, first: ShardRequest) -> Fetched:
-        """Remake an earlier run's last batch if this rank got none. Raises `InputError` if this run began the epoch."""
+        """Remake an earlier run's last batch if this rank got none. Raises `InputError` if this run began the epoch.
+
+        Args:
+            first: this rank's first request of the epoch.
+        """
         known = [shard for shard in (*self.own, *range(self.shards)) if self._begun[shard]]
         if not known:
             raise InputError(
