@@ -14,11 +14,16 @@ from tests.torch.lines import Lines
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [({"on_error": "ignore"}, "on_error"), ({"batch_size": 0}, "positive"),
-     ({"shuffle": 1, "sampler": [1]}, "mutually"), ({"in_order": False}, "in_order=False is not supported"),
-     ({"pin_memory_device": "cuda"}, "pin_memory_device is not supported: use pin_memory=True or device="),
-     ({"prefetch_bytes": 0}, "prefetch_bytes is 0"), ({"shards": 2}, "shards is for an IterableDataset")],
-)  # fmt: skip
+    [
+        ({"on_error": "ignore"}, "on_error"),
+        ({"batch_size": 0}, "positive"),
+        ({"shuffle": 1, "sampler": [1]}, "mutually"),
+        ({"in_order": False}, "in_order=False is not supported"),
+        ({"pin_memory_device": "cuda"}, "pin_memory_device is not supported: use pin_memory=True or device="),
+        ({"prefetch_bytes": 0}, "prefetch_bytes is 0"),
+        ({"shards": 2}, "shards is for an IterableDataset"),
+    ],
+)
 def test_wrong_arguments_are_refused(feeds, arguments, message):
     with pytest.raises((InputError, ValueError), match=message):
         feeds.loader([], Draws(), **arguments)

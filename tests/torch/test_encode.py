@@ -60,10 +60,15 @@ def test_any_batch_comes_out_as_it_went_in(batch):
 
 @pytest.mark.parametrize(
     "tensor",
-    [torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last), torch.rand(4, 3).T, torch.rand(3, 4)[:, ::2],
-     torch.rand(3, 1).expand(3, 4), torch.rand(2, 3, 4).permute(2, 0, 1)],
+    [
+        torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        torch.rand(4, 3).T,
+        torch.rand(3, 4)[:, ::2],
+        torch.rand(3, 1).expand(3, 4),
+        torch.rand(2, 3, 4).permute(2, 0, 1),
+    ],
     ids=["channels_last", "transposed", "a part", "expanded", "permuted"],
-)  # fmt: skip
+)
 def test_a_tensors_memory_lies_as_it_lay_where_it_has_no_gaps(tensor):
     there = travel(tensor)
     assert torch.equal(there, tensor)
@@ -177,8 +182,9 @@ def test_a_batch_without_state_has_none():
 
 def test_a_moment_that_its_text_does_not_tell_is_refused():
     for moment in (
-        datetime.datetime(2026, 1, 2, tzinfo=ZoneInfo("Europe/Berlin")), datetime.datetime(2026, 1, 2, fold=1)
-    ):  # fmt: skip
+        datetime.datetime(2026, 1, 2, tzinfo=ZoneInfo("Europe/Berlin")),
+        datetime.datetime(2026, 1, 2, fold=1),
+    ):
         with pytest.raises(InputError, match="have collate_fn return its isoformat"):
             encode([moment])
 

@@ -21,14 +21,14 @@ def test_a_process_that_is_killed_is_replaced_and_its_batches_are_made_again(fee
     for number, batch in enumerate(feeds.loader([address], slow, 2, shuffle=True)):
         found.append(plain(batch))
         if number == 2:
-            for process in feeds.servers[0]._pool._workers:
+            for process, _ in feeds.servers[0]._pool._workers.values():
                 process.kill()
     assert found == expected
 
 
 def test_a_server_that_is_suspended_is_passed_over(feeds):
     addresses = [feeds.serve(1, Draws(), 2), feeds.serve(1, Draws(), 2)]
-    (suspended,) = feeds.servers[0]._pool._workers
+    suspended, _ = feeds.servers[0]._pool._workers[0]
     loader = iter(feeds.loader(addresses, Draws(), 2))
     found = next(loader)["index"].tolist()
     os.kill(suspended.pid, signal.SIGSTOP)

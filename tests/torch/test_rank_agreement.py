@@ -41,11 +41,13 @@ def seed_of_its_own(rank):
 
 @pytest.mark.parametrize(
     ("script", "message"),
-    [(seed_of_its_own, "order is 'shuffled with seed 1' here and 'shuffled with seed 0' on rank 0"),
-     (samples_of_its_own, "order is .*: make the sampler from the same indices and the same seed on all ranks"),
-     (split_of_its_own, "subset is .*: give random_split a generator with a seed"),
-     (part_of_its_own, "length is 39 here and 40 on rank 0: make the same loaders on all ranks, in the same order")],
-)  # fmt: skip
+    [
+        (seed_of_its_own, "order is 'shuffled with seed 1' here and 'shuffled with seed 0' on rank 0"),
+        (samples_of_its_own, "order is .*: make the sampler from the same indices and the same seed on all ranks"),
+        (split_of_its_own, "subset is .*: give random_split a generator with a seed"),
+        (part_of_its_own, "length is 39 here and 40 on rank 0: make the same loaders on all ranks, in the same order"),
+    ],
+)
 def test_ranks_that_would_not_share_the_samples_are_told_what_differs(tmp_path, script, message):
     with pytest.raises(InputError, match=f"loader 0, epoch 0, on rank 1: {message}"):
         in_two_ranks(script, tmp_path)

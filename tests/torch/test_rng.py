@@ -150,9 +150,10 @@ class Staged(Numbers):
 
 @BOTH
 @pytest.mark.parametrize(
-    "make", [lambda: Staged(300), lambda: ConcatDataset([Staged(1) for _ in range(300)])],
+    "make",
+    [lambda: Staged(300), lambda: ConcatDataset([Staged(1) for _ in range(300)])],
     ids=["itself", "many"],
-)  # fmt: skip
+)
 def test_a_datasets_set_epoch_is_called_wherever_samples_are_made(feeds, remote, make):
     addresses = [feeds.serve(2, make(), 50)] if remote else []
     loader = feeds.loader(addresses, make(), 50)

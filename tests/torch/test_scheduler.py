@@ -21,7 +21,7 @@ class Clock:
 
 def schedule(steps=10, ahead=4, limit_s=10.0, most_bytes=1000):
     clock = Clock()
-    return Schedule(steps, limit_s, most_bytes, ahead, clock=clock), clock
+    return Schedule(str, lambda: steps, limit_s, most_bytes, ahead, clock=clock), clock
 
 
 def nothing_left(made, process):
@@ -64,14 +64,14 @@ def test_a_broken_batch_is_made_next_by_whoever_is_free():
     made.broke(0, "a", "reset")
     assert made.take("b") == 0
     made.came(0, "batch")
-    assert made.wait(0) == "batch"
+    assert made.next() == "batch"
 
 
 def test_a_late_batch_is_asked_for_again_elsewhere_and_the_first_answer_counts():
     made, clock = schedule(limit_s=100)
     assert made.take("a") == 0
     clock.now = FIRST_PATIENCE_S + 1
-    waiting = threading.Thread(target=made.wait, args=(0,))
+    waiting = threading.Thread(target=made.next)
     waiting.start()
     wait_for(lambda: 0 in made._again, "a second request")
     assert made.take("a") == 1  # not 0 again: it has that
@@ -88,10 +88,10 @@ def test_what_breaks_every_process_becomes_an_error_in_its_place_though_it_was_a
         assert made.take(f"p{number}") == 0
         clock.now += 100
         with made._lock:
-            made._ask_again_if_late(0)  # as `wait` does, which the rank has not called yet
+            made._ask_again_if_late(0)  # as `next` does, which the rank has not called yet
         made.broke(0, f"p{number}", "reset")
     with pytest.raises(SampleError, match="ended while they made batch 0"):
-        made.wait(0)
+        made.next()
     assert made.take("q") == 1
 
 
@@ -118,4 +118,4 @@ def test_nothing_within_the_limit_is_an_error_that_names_the_servers():
     made.problem("algo-1:6001", "Connection refused")
     clock.by = 0.15  # seconds pass at each look
     with pytest.raises(DeadlineError, match=r"batch 0 has not come .*algo-1:6001: Connection refused"):
-        made.wait(0)
+        made.next()

@@ -10,6 +10,7 @@ from headrace.errors import InputError
 from headrace.torch.feed import protocol
 from headrace.torch.feed.client import wait_until_known
 from headrace.torch.feed.server import FeedServer
+from headrace.torch.fetch.iterable_fetcher import ShardRequest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +18,7 @@ from tests.ports import free_port
 from tests.support import wait_for
 from tests.torch.draws import Draws, indices
 from tests.torch.jobs import SCRIPTS
+from tests.torch.lines import Lines
 from tests.torch.script_runs import SECRET
 
 
@@ -56,7 +58,21 @@ def test_nonsense_after_the_handshake_harms_nobody(feeds, said, who):
             assert protocol.receive_record(connection) == {"processes": 1, "problem": ""}
         with contextlib.suppress(OSError):
             connection.sendall(said)
-    assert server._pool._workers[0].is_alive()
+    assert server._pool._workers[0][0].is_alive()
+
+
+def test_a_wrong_request_for_a_shard_harms_nobody(feeds):
+    address = feeds.serve(1, Lines(), 2)
+    hello = {"loader": "0", "slot": 0, "config": feeds.servers[0]._loaders["0"].config}
+    right = ShardRequest(0, 0, 0, 1, 0, 2, False).as_json()
+    for wrong in {"shard": "0"}, {"number": -1}, {"batch_size": 0.5}, {"epoch": None}, {"drop_last": {}, "more": 1}:
+        with protocol.HANDSHAKE.enter(address, SECRET) as connection, contextlib.suppress(OSError):
+            protocol.send_record(connection, hello)
+            assert protocol.receive_record(connection) == {"processes": 1, "problem": ""}
+            protocol.send_record(connection, right | wrong)
+            assert protocol.receive_head(connection)[0] == protocol.FAILED
+    assert feeds.servers[0]._pool._workers[0][0].is_alive()
+    assert len(list(feeds.loader([address], Lines(), 2))) == 16
 
 
 def test_a_server_that_says_nonsense_ends_the_rank_with_an_error(feeds):

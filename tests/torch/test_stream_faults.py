@@ -19,7 +19,7 @@ from tests.torch.lines import Lines, all_lines, indices, plain
 
 def shard_processes(server):
     """Return the processes that the server's workers have forked."""
-    return [each for process in server._pool._workers for each in psutil.Process(process.pid).children()]
+    return [each for process, _ in server._pool._workers.values() for each in psutil.Process(process.pid).children()]
 
 
 def test_a_server_that_dies_or_is_silent_is_replaced_within_a_shard(feeds, monkeypatch):

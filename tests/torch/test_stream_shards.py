@@ -92,9 +92,12 @@ def test_a_rank_without_a_batch_is_told_so(ranks):
 
 @pytest.mark.parametrize(
     "options, message",
-    [({"shards": 1}, "1 shards cannot be shared by 2 ranks"), ({"shards": -1}, "expected 1 to"),
-     ({"on_error": "skip"}, "needs a map-style dataset")],
-)  # fmt: skip
+    [
+        ({"shards": 1}, "1 shards cannot be shared by 2 ranks"),
+        ({"shards": -1}, "expected 1 to"),
+        ({"on_error": "skip"}, "needs a map-style dataset"),
+    ],
+)
 def test_wrong_arguments_are_refused(feeds, options, message):
     with pytest.raises(InputError, match=message):
         feeds.loader([], Lines(), 2, world=2, **options)

@@ -201,3 +201,16 @@ def test_modules_have_a_docstring_and_stay_small():
         assert ast.get_docstring(ast.parse(text)), f"{path} has no docstring"
         most = ONE_SUBJECT.get(str(path.relative_to(PACKAGE)), MOST_LINES)
         assert len(text.splitlines()) <= most, f"{path} has {len(text.splitlines())} lines, more than {most}"
+
+
+def test_the_formatter_leaves_out_tables_alone():
+    for path in modules():
+        lines = path.read_text().splitlines()
+        skipped = {number for number, line in enumerate(lines, 1) if line.endswith("# fmt: skip")}
+        tables = (ast.Dict, ast.List, ast.Set, ast.Tuple)
+        ends = {
+            node.end_lineno
+            for node in ast.walk(parsed(path))
+            if isinstance(node, tables) and node.end_lineno > node.lineno
+        }
+        assert skipped <= ends, f"{path}: lines {sorted(skipped - ends)} end no table"

@@ -113,11 +113,7 @@ class Checkpoint:
             time.sleep(STOPPING_S)  # the launcher ends the job meanwhile
 
     def save(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, place: Mapping[str, int]) -> None:
-        """Make a checkpoint on rank 0. Does nothing on other ranks.
-
-        Args:
-            place: the loader's `state_dict()`.
-        """
+        """Make a checkpoint on rank 0; `place` is the loader's `state_dict()`. Does nothing on other ranks."""
         if distributed.rank() != 0:
             return
         more = {name: _state_of(each) for name, each in self._state.items()}

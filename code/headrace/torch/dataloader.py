@@ -27,7 +27,7 @@ from headrace.torch.feed.scheduler import DEFAULT_PREFETCH_BYTES
 from headrace.torch.feed.stream_client import StreamEpoch
 from headrace.torch.fetch.iterable_fetcher import IterableFetcher, ShardRequest
 from headrace.torch.fetch.local_workers import LocalWorkers
-from headrace.torch.fetch.map_fetcher import ON_ERROR, Fetched, Index, MapFetcher, log_skipped
+from headrace.torch.fetch.map_fetcher import MOST_SKIPS_LOGGED, ON_ERROR, Fetched, Index, MapFetcher
 from headrace.torch.fetch.pin_memory import DeviceCopies
 from headrace.torch.sampling.rank_agreement import compare_with_rank_0, loader_config
 from headrace.torch.sampling.rank_batches import EpochPlan, Planner
@@ -101,10 +101,24 @@ class DataLoader(TorchDataLoader[Any]):
     _is_accelerate_prepared = True
     """Flag that makes Accelerate's `prepare` return the loader unchanged: it already divides samples among ranks."""
 
-    def __init__(self, dataset: Any, batch_size: int | None = 1, shuffle: bool | None = None, sampler: Any = None,
-                 batch_sampler: Any = None, num_workers: int = 0, *, seed: int | None = None, on_error: str = "raise",
-                 shard_by_rank: bool = True, shards: int = 0, prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
-                 device: torch.device | str | None = None, name: str = "", **torchs: Any) -> None:  # fmt: skip
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        num_workers: int = 0,
+        *,
+        seed: int | None = None,
+        on_error: str = "raise",
+        shard_by_rank: bool = True,
+        shards: int = 0,
+        prefetch_bytes: int = DEFAULT_PREFETCH_BYTES,
+        device: torch.device | str | None = None,
+        name: str = "",
+        **torchs: Any,
+    ) -> None:
         distributed.check_world()
         self.rank, self.ranks = (distributed.rank(), distributed.world_size()) if shard_by_rank else (0, 1)
         self.is_stream = isinstance(dataset, IterableDataset)
@@ -124,15 +138,16 @@ class DataLoader(TorchDataLoader[Any]):
         own: Any = weakref.proxy(self)  # a reference cycle would keep worker processes after the loader is dropped
         self._shards = StreamShards(own, shards, self.rank, self.ranks, self._limit_s) if self.is_stream else None
         batched = batch_sampler is not None
-        self._planner = Planner(own, sampler is not None or batched, batched)
+        self.planner = Planner(own, sampler is not None or batched, batched)
         if not self.is_stream and not batched and isinstance(self.batch_sampler, BatchSampler):
             self._dealt_batches = self.batch_sampler
         made_by = (self.collate_fn, self.worker_init_fn, on_error, self.batch_sampler is None)
         self._place = script.register(self, made_by, shard_by_rank, name)
+        self.key = self._place.key  # by which ranks and feed servers know the loader
         if seed is None:
             seed = self._place.seed if self.generator is None else self.generator.initial_seed()
         self.seed = int(seed)
-        self.epoch, self._sampler_epoch = self._place.next_epoch, self._planner.sampler_epoch()
+        self.epoch, self._sampler_epoch = self._place.next_epoch, self.planner.sampler_epoch()
         self.epoch = self._sampler_epoch or self.epoch
         self._position = 0
         self.begun = self._whole = False  # whether this epoch has begun, and whether it is over
@@ -158,11 +173,6 @@ class DataLoader(TorchDataLoader[Any]):
 
     # Properties that feed servers and local workers read
 
-    @property
-    def key(self) -> str:
-        """Name by which ranks and feed servers know the loader."""
-        return self._place.key
-
     @functools.cached_property
     def config(self) -> dict[str, Any]:
         """Facts that must be the same on all ranks and feed servers. They are collected once, at the first read."""
@@ -178,7 +188,7 @@ class DataLoader(TorchDataLoader[Any]):
     @property
     def local_workers(self) -> int:
         """Number of worker processes with which this process makes batches; 0: it makes them without workers."""
-        return self._shards.local_workers if self._shards else self.num_workers or script.workers_of_server()
+        return self._shards.local_workers if self._shards else self.num_workers or script.process.processors
 
     @property
     def made_elsewhere(self) -> bool:
@@ -189,9 +199,9 @@ class DataLoader(TorchDataLoader[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration. Each epoch has an order of its own."""
-        if self._planner.dealt:
+        if self.planner.dealt:
             self.sampler.set_epoch(epoch)
-            self._sampler_epoch = self._planner.sampler_epoch()
+            self._sampler_epoch = self.planner.sampler_epoch()
         if epoch != self.epoch or self.begun:
             self.epoch, self._position, self.begun, self._whole = int(epoch), 0, False, False
             if self._shards:
@@ -200,9 +210,8 @@ class DataLoader(TorchDataLoader[Any]):
     def state_dict(self) -> dict[str, Any]:
         """Return the loader's position, for `load_state_dict` on any number of ranks."""
         place = self._shards.place(self._whole) if self._shards else {}
-        if self._whole:
-            return {"seed": self.seed, "epoch": self.epoch + 1, "position": 0, **place}
-        return {"seed": self.seed, "epoch": self.epoch, "position": self._position, **place}
+        epoch, position = (self.epoch + 1, 0) if self._whole else (self.epoch, self._position)
+        return {"seed": self.seed, "epoch": epoch, "position": position, **place}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Have the next iteration begin at this position. Raises `InputError` if `state` is not from `state_dict`."""
@@ -217,28 +226,19 @@ class DataLoader(TorchDataLoader[Any]):
 
     def __len__(self) -> int:
         """Return the number of batches of a whole epoch on this rank; an estimate for an `IterableDataset`."""
-        return -(-super().__len__() // self.ranks) if self.is_stream else self.step_count()
-
-    def step_count(self) -> int:
-        """Return how many steps an epoch has on this rank. Raises `TypeError`, as torch does, if that is not known."""
-        return self._planner.steps()
+        return -(-super().__len__() // self.ranks) if self.is_stream else self.planner.steps()
 
     def last_copy_s(self) -> float | None:
         """Return the seconds that the last batch's copy to the GPU took; None: the loader does not copy to a GPU."""
         return self._copies.last_s() if self._copies else None
 
-    @property
-    def length_is_a_guess(self) -> bool:
-        """True if the length comes from the script's own sampler, which may yield more samples than its `len()`."""
-        return self._planner.own
-
     def next_indices(self) -> Iterator[list[Index]]:
         """Yield the indices of this rank's batches in the next iteration. Does not change the loader's position."""
         script.batch_asked_for()
         epoch, position = (self.epoch + 1, 0) if self.begun else (self.epoch, self._position)
-        if self._planner.sampler_epoch() != self._sampler_epoch:
-            epoch, position = self._planner.sampler_epoch(), 0
-        plan = self._planner.plan(epoch, position)
+        if self.planner.sampler_epoch() != self._sampler_epoch:
+            epoch, position = self.planner.sampler_epoch(), 0
+        plan = self.planner.plan(epoch, position)
         for step in itertools.takewhile(plan.has, itertools.count()):
             yield list(plan.request(step).indices)
 
@@ -255,8 +255,8 @@ class DataLoader(TorchDataLoader[Any]):
 
     def _begin_epoch(self) -> None:
         """Choose the iteration's epoch, and whether feed servers or local workers make its batches."""
-        if self._planner.sampler_epoch() != self._sampler_epoch:  # the script has called sampler.set_epoch
-            self.set_epoch(self._planner.sampler_epoch())
+        if self.planner.sampler_epoch() != self._sampler_epoch:  # the script has called sampler.set_epoch
+            self.set_epoch(self.planner.sampler_epoch())
         elif self.begun:
             self.epoch, self._position = self.epoch + 1, 0
             if self._shards:
@@ -271,10 +271,16 @@ class DataLoader(TorchDataLoader[Any]):
         """Ask feed servers for the loader. If they do not have it, this rank makes the batches of all epochs."""
         hello = {"loader": self.key, "config": self.config, "late": self._place.late}
         feeds = Feeds(
-            self._servers, os.environ.get(SECRET_VARIABLE, ""), hello, distributed.rank(), distributed.world_size(),
-            self._limit_s, bool(self.pin_memory and torch.cuda.is_available()),
-            self.prefetch_factor or DEFAULT_PREFETCH_FACTOR, self._prefetch_bytes,
-        )  # fmt: skip
+            servers=self._servers,
+            secret=os.environ.get(SECRET_VARIABLE, ""),
+            hello=hello,
+            rank=distributed.rank(),
+            world=distributed.world_size(),
+            limit_s=self._limit_s,
+            pin_memory=bool(self.pin_memory and torch.cuda.is_available()),
+            prefetch_factor=self.prefetch_factor or DEFAULT_PREFETCH_FACTOR,
+            prefetch_bytes=self._prefetch_bytes,
+        )
         if wait_until_known(feeds.servers, feeds.secret, hello, self._limit_s):
             self._feeds = feeds
             return
@@ -307,21 +313,21 @@ class DataLoader(TorchDataLoader[Any]):
         return store
 
     def _open_steps(self) -> tuple[Steps, Any]:
-        plan = self._planner.plan(self.epoch, self._position)
+        plan = self.planner.plan(self.epoch, self._position)
         plan.has(0)  # an endless sampler draws its first part
         if self._feeds:
             source: Any = self._clients.begin(self._feeds, plan.request, plan.known)
         else:
             source = self._local.open(plan.request, plan.has)
         shuffled = f"shuffled with seed {self.seed}" if isinstance(self.sampler, RandomSampler) else "in order"
-        self._agree(order=plan.digest() if self._planner.own else shuffled)
+        self._agree(order=plan.digest() if self.planner.own else shuffled)
         return self._steps(plan, source), source
 
     def _steps(self, plan: EpochPlan, source: Any) -> Steps:
         number = self.epoch
         for step in itertools.takewhile(plan.has, itertools.count()):
             fetched = source.next()
-            after, whole = plan.position_after(step + 1), step + 1 == plan.known()
+            after, whole = plan.epoch.position_after(step + 1), step + 1 == plan.known()
             yield fetched.batch, functools.partial(self._take, fetched, number, after, whole)
 
     def _open_stream(self) -> tuple[Steps, Any]:
@@ -351,9 +357,12 @@ class DataLoader(TorchDataLoader[Any]):
         if (self.epoch, self.begun) == (epoch, True):
             self._position, self._whole = position, whole
             if self._shards:
-                self._shards.step_made()
+                self._shards.steps += 1
         liveness.note_progress()
-        self.skipped += log_skipped(fetched.skipped, self.skipped)
+        for index, error in fetched.skipped:
+            if self.skipped < MOST_SKIPS_LOGGED:
+                say("sample_skipped", rank=distributed.rank(), index=index, error=error)
+            self.skipped += 1
 
 
 _open: weakref.WeakValueDictionary[int, _Iteration] = weakref.WeakValueDictionary()

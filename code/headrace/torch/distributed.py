@@ -24,14 +24,7 @@ from headrace.events import WAITS_FOR_RANKS, say
 from headrace.job.settings import MASTER_VARIABLE, STALL_TIMEOUT_VARIABLE
 from headrace.rank.liveness import innermost_frame
 
-ALONE = {
-    "RANK": "0",
-    "WORLD_SIZE": "1",
-    "LOCAL_RANK": "0",
-    "LOCAL_WORLD_SIZE": "1",
-    "MASTER_ADDR": "127.0.0.1",
-    "MASTER_PORT": "29500",
-}
+ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
 """Environment variables that torchrun sets for a job of one process."""
 _RANK, _RANKS, _RANKS_OF_HOST = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"
 DEFAULT_TIMEOUT_S = 1800.0

@@ -72,64 +72,28 @@ def _put_back(model: torch.nn.Module, optimizer: Any, others: Sequence[Any]) -> 
     Args:
         others: other objects that a step changes; each has `state_dict` and `load_state_dict`.
     """
-    tensors: dict[int, Callable[[], Any]] = {}
     modules = list(model.modules())
-    held = [each for module in modules for each in (module._parameters, module._buffers)]
-    back = [_keep(each, tensors) for each in (*held, optimizer.state, optimizer.param_groups)]
-    gradients = [(each, _keep(each.grad, tensors)) for each in model.parameters()]
+    holders = [each for module in modules for each in (module._parameters, module._buffers)]
+    holders += [optimizer.state, *optimizer.param_groups]
+    gradients = [(each, each.grad) for each in model.parameters()]
+    tensors = {id(each): each for each in arrays_of([holders, gradients]) if isinstance(each, torch.Tensor)}
+    values = [(each, each.detach().to("cpu", copy=True)) for each in tensors.values()]
+    copies = copy.deepcopy(holders, dict(tensors))  # new containers of the same tensors
     training = [(each, each.training) for each in modules]
     states = [(each, copy.deepcopy(each.state_dict())) for each in others]
     with kept((*GLOBAL, *torch.cuda.default_generators)):
         try:
             yield
         finally:
-            for put_back in back:
-                put_back()
+            for holder, copied in zip(holders, copies, strict=True):
+                holder.clear()
+                holder.update(copied)
+            with torch.no_grad():
+                for tensor, value in values:
+                    tensor.copy_(value)
             for parameter, gradient in gradients:
-                parameter.grad = gradient()
+                parameter.grad = gradient
             for module, was_training in training:
                 module.training = was_training
             for each, state in states:
                 each.load_state_dict(state)
-
-
-def _keep(value: Any, tensors: dict[int, Callable[[], Any]]) -> Callable[[], Any]:
-    """Save a value, and return a function that restores and returns it.
-
-    Args:
-        tensors: functions that restore tensors, by the tensor's id. A tensor that is found twice is saved once.
-    """
-    if isinstance(value, torch.Tensor):
-        if id(value) not in tensors:
-            tensors[id(value)] = _refill(value)
-        return tensors[id(value)]
-    if isinstance(value, dict):
-        entries = {key: _keep(each, tensors) for key, each in value.items()}
-
-        def put_back() -> Any:
-            value.clear()
-            value.update({key: each() for key, each in entries.items()})
-            return value
-
-        return put_back
-    if isinstance(value, list):
-        elements = [_keep(each, tensors) for each in value]
-
-        def put_back_list() -> Any:
-            value[:] = [each() for each in elements]
-            return value
-
-        return put_back_list
-    copied = copy.deepcopy(value)
-    return lambda: copied
-
-
-def _refill(tensor: torch.Tensor) -> Callable[[], torch.Tensor]:
-    copied = tensor.detach().to("cpu", copy=True)
-
-    def put_back() -> torch.Tensor:
-        with torch.no_grad():
-            tensor.copy_(copied)
-        return tensor
-
-    return put_back

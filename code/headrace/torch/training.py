@@ -154,13 +154,15 @@ class Training:
             self._batches, self._samples = self._batches + 1, self._samples + (samples_of(batch) or 1)
             self._meter.batches_hold(self._samples / self._batches)
         if not self._sample_bytes:
-            self._sample_bytes = batch_bytes(batch) / (self._loader.batch_size or samples_of(batch) or 1)
+            with contextlib.suppress(Exception):  # a sparse tensor: the report lacks the figure
+                held = sum(int(each.nbytes) for each in arrays_of(batch))
+                self._sample_bytes = held / (self._loader.batch_size or samples_of(batch) or 1)
 
     def _expect(self, most: int | None) -> None:
         """Tell the `Meter`, which reports progress, how many steps the remaining epochs have, if that is known."""
         with contextlib.suppress(TypeError):  # an iterable dataset may have no length
             length = len(self._loader)
-            most = most if most and self._loader.length_is_a_guess else min(most or length, length)
+            most = most if most and self._loader.planner.own else min(most or length, length)
         if most:
             self._meter.expect((self._epochs - self._epoch) * most)
 
@@ -182,13 +184,6 @@ def samples_of(batch: Any) -> int:
     """Return the number of samples in a batch: the length of its first tensor or array; 0: not known."""
     with contextlib.suppress(Exception):  # a nested tensor: the report lacks the figure
         return next((int(each.shape[0]) for each in arrays_of(batch) if len(each.shape)), 0)
-    return 0
-
-
-def batch_bytes(batch: Any) -> int:
-    """Return the bytes of all tensors and arrays in a batch, at any depth; 0: not known."""
-    with contextlib.suppress(Exception):  # a sparse tensor: the report lacks the figure
-        return sum(int(each.nbytes) for each in arrays_of(batch))
     return 0
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import json
 import os
 import socket
 import threading
@@ -78,27 +76,23 @@ class FeedClient:
         keep_freed_memory()
         self._feeds, self._pid, self._closed = feeds, os.getpid(), threading.Event()
         self._changed = threading.Condition(threading.RLock())  # garbage collection may call close while it is held
-        self._epoch: FeedEpoch | None = None
+        self._epoch: Schedule | None = None
         self._ahead: dict[str, int] = {}
         self._open: dict[socket.socket, threading.Thread] = {}
         for server in feeds.servers:
             self._start(server, 0)
 
-    def begin(
-        self, request: Callable[[int], BatchRequest], known: Callable[[], int], closed: Callable[[], None]
-    ) -> FeedEpoch:
-        """Request the first batches of an epoch. The previous epoch must be closed.
+    @property
+    def is_idle(self) -> bool:
+        """True if no iteration uses the connections."""
+        return self._epoch is None or self._epoch.closed
 
-        Args:
-            request: returns the request for the batch of a step.
-            known: returns the number of steps that can be requested now.
-            closed: function to call when the epoch is closed.
-        """
+    def begin(self, request: Callable[[int], BatchRequest], known: Callable[[], int]) -> Schedule:
+        """Request the first batches of an epoch; `Schedule` says what the arguments are. Call this only when idle."""
         with self._changed:
-            ahead = EXTRA_AHEAD + sum(self._ahead.values())
-            largest = self._epoch.schedule.largest_bytes if self._epoch else 0
-            schedule = Schedule(known(), self._feeds.limit_s, self._feeds.prefetch_bytes, ahead, largest)
-            self._epoch = FeedEpoch(schedule, request, known, closed)
+            feeds, ahead = self._feeds, EXTRA_AHEAD + sum(self._ahead.values())
+            largest = self._epoch.largest_bytes if self._epoch else 0
+            self._epoch = Schedule(request, known, feeds.limit_s, feeds.prefetch_bytes, ahead, largest)
             self._changed.notify_all()
             return self._epoch
 
@@ -109,7 +103,7 @@ class FeedClient:
         self._closed.set()
         with self._changed:
             if self._epoch:
-                self._epoch.schedule.close()
+                self._epoch.close()
             self._changed.notify_all()
             threads = dict(self._open)
             for connection in threads:
@@ -148,14 +142,14 @@ class FeedClient:
     def _tell(self, server: str, problem: object) -> None:
         with self._changed:
             if self._epoch:
-                self._epoch.schedule.problem(server, problem)
+                self._epoch.problem(server, problem)
 
     def _fail(self, error: Exception) -> None:
         with self._changed:
             while self._epoch is None and not self._closed.is_set():
                 self._changed.wait()
             if self._epoch:
-                self._epoch.schedule.fail(error)
+                self._epoch.fail(error)
 
     def _start_others(self, server: str, processes: int) -> None:
         """Start all other connections to a server, and request as many batches ahead as the server's workers need."""
@@ -164,7 +158,7 @@ class FeedClient:
         with self._changed:
             self._ahead[server] = max(-(-self._feeds.prefetch_factor * processes // world), 1)
             if self._epoch:
-                self._epoch.schedule.more_ahead(self._ahead[server])
+                self._epoch.more_ahead(self._ahead[server])
             if not self._closed.is_set():
                 for number in range(1, min(connections, MOST_CONNECTIONS)):
                     self._start(server, number)
@@ -182,62 +176,41 @@ class FeedClient:
         while (epoch := self._next_epoch(done)) is not None:
             if done is not None and _has_ended(connection):  # between epochs
                 return came
-            done, schedule = epoch, epoch.schedule
-            while (step := schedule.take(process)) is not None:
+            done = epoch
+            while (step := epoch.take(process)) is not None:
                 try:
                     protocol.send_record(connection, epoch.request(step).as_json())
                     fetched, size = receive(connection, server, process, self._feeds.pin_memory)
-                    schedule.came(step, fetched, size)
+                    epoch.came(step, fetched, size)
                     came += 1
                 except SampleError as error:
-                    schedule.came(step, error)
+                    epoch.came(step, error)
                 except OSError as error:
-                    schedule.broke(step, process, error)
+                    epoch.broke(step, process, error)
                     return came
         return came
 
-    def _next_epoch(self, done: FeedEpoch | None) -> FeedEpoch | None:
+    def _next_epoch(self, done: Schedule | None) -> Schedule | None:
         with self._changed:
             while (self._epoch is None or self._epoch is done) and not self._closed.is_set():
                 self._changed.wait()
             return None if self._closed.is_set() else self._epoch
 
 
-class FeedEpoch:
-    """The batches of one epoch, in order, as a rank receives them from feed servers."""
-
-    def __init__(self, schedule: Schedule, request: Callable[[int], BatchRequest], known: Callable[[], int],
-                 closed: Callable[[], None]) -> None:  # fmt: skip
-        self.schedule, self.request, self._known, self._closed = schedule, request, known, closed
-        self._step = 0
-
-    def next(self) -> Fetched:
-        """Return the next step's batch. Raises `SampleError`, `DeadlineError`, `InputError`."""
-        self.schedule.up_to(self._known())
-        fetched: Fetched = self.schedule.wait(self._step)
-        self._step += 1
-        return fetched
-
-    def close(self) -> None:
-        """Request no more batches of the epoch. Batches under way are dropped when they arrive."""
-        self.schedule.close()
-        self._closed()
-
-
 class FeedClients:
     """A loader's clients: one for each iteration that is open at the same time. Later epochs use the same clients."""
 
     def __init__(self) -> None:
-        self._idle: list[FeedClient] = []
         self._all: list[FeedClient] = []
+        self._lock = threading.Lock()  # threads of the script may begin iterations at the same time
 
-    def begin(self, feeds: Feeds, request: Callable[[int], BatchRequest], known: Callable[[], int]) -> FeedEpoch:
-        """Request the first batches of an epoch through an idle client, or a new one; see `FeedClient.begin`."""
-        if not self._idle:
-            self._all.append(FeedClient(feeds))
-            self._idle.append(self._all[-1])
-        client = self._idle.pop()
-        return client.begin(request, known, functools.partial(self._idle.append, client))
+    def begin(self, feeds: Feeds, request: Callable[[int], BatchRequest], known: Callable[[], int]) -> Schedule:
+        """Request the first batches of an epoch through an idle client, or a new one."""
+        with self._lock:
+            client = next((each for each in self._all if each.is_idle), None)
+            if client is None:
+                self._all.append(client := FeedClient(feeds))
+            return client.begin(request, known)
 
     def close(self) -> None:
         """Close all connections."""
@@ -360,9 +333,5 @@ def receive(
 
 
 def _failure(header: bytes, process: str) -> SampleError:
-    try:
-        text = str(json.loads(header)["error"])
-    except (ValueError, KeyError, TypeError):
-        text = "an error that cannot be read"
-    first, newline, rest = text.partition("\n")
+    first, newline, rest = header.decode(errors="replace").partition("\n")
     return SampleError(f"{first} [on {process}]{newline}{rest}")

@@ -56,10 +56,6 @@ Build = Callable[[], Any]
 """Function that makes a part of the batch once the buffers are filled."""
 
 
-class Malformed(InputError):
-    """Raised for a message that cannot be a batch."""
-
-
 class Decoder:
     """Decodes a batch. Fill `buffers`, then call `batch`. `state` is the dataset's state after the batch.
 
@@ -68,7 +64,7 @@ class Decoder:
         pin_memory: whether to allocate the batch's tensors in pinned memory.
 
     Raises:
-        Malformed: the header cannot be read, or does not fit the payload's size.
+        InputError: the header cannot be read, or does not fit the payload's size.
     """
 
     def __init__(self, header: bytes, payload_bytes: int, pin_memory: bool = False) -> None:
@@ -80,16 +76,16 @@ class Decoder:
             self._build = self._read(record["batch"])
             self.state = record.get("state")
         except _UNREADABLE as error:
-            raise Malformed(f"a batch's header cannot be read ({error!r:.300})") from error
+            raise InputError(f"a batch's header cannot be read ({error!r:.300})") from error
         if self._left:
-            raise Malformed(f"a batch has {self._left:,} bytes that its header does not mention")
+            raise InputError(f"a batch has {self._left:,} bytes that its header does not mention")
 
     def batch(self) -> Any:
-        """Make the batch from the filled buffers. Raises `Malformed`."""
+        """Make the batch from the filled buffers. Raises `InputError`."""
         try:
             return self._build()
         except _UNREADABLE as error:
-            raise Malformed(f"a part of a batch does not fit its type ({error!r:.300})") from error
+            raise InputError(f"a part of a batch does not fit its type ({error!r:.300})") from error
 
     def _read(self, node: Any, level: int = 0) -> Build:
         """Check a part's description, allocate its memory, and return the function that makes the part."""

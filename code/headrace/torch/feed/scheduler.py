@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.errors import DeadlineError
-from headrace.torch.fetch.map_fetcher import SampleError
+from headrace.torch.fetch.map_fetcher import BatchRequest, SampleError
 
 DEFAULT_PREFETCH_BYTES, LEAST_AHEAD = 2 << 30, 2
 """By default, batches requested ahead take at most `DEFAULT_PREFETCH_BYTES`; `LEAST_AHEAD` are allowed at any size."""
@@ -39,7 +39,8 @@ class Schedule:
     """The steps of one epoch. The threads of a rank's connections receive the batches; the rank takes them in order.
 
     Args:
-        steps: number of steps; `up_to` changes it.
+        request: returns the request for the batch of a step.
+        known: returns how many of the epoch's steps can be requested now.
         limit_s: seconds that the rank waits for a batch while no server makes progress.
         most_bytes: limit on the bytes of batches that are requested and not yet used.
         ahead: limit on the number of batches that are requested and not yet used; `more_ahead` raises it.
@@ -48,14 +49,16 @@ class Schedule:
 
     def __init__(
         self,
-        steps: int,
+        request: Callable[[int], BatchRequest],
+        known: Callable[[], int],
         limit_s: float,
         most_bytes: int,
         ahead: int = 0,
         largest_bytes: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._steps, self._ahead, self._most_bytes = steps, ahead, most_bytes
+        self.request, self._known, self._steps = request, known, known()
+        self._ahead, self._most_bytes = ahead, most_bytes
         self._limit_s, self._clock = limit_s, clock
         self._lock = threading.RLock()  # a signal handler of the rank may call close while it is held
         self._here = threading.Condition(self._lock)  # the rank waits for its batch
@@ -66,7 +69,7 @@ class Schedule:
         self._again: deque[int] = deque()
         self._come: dict[int, Any] = {}
         self._error: Exception | None = None
-        self._closed = False
+        self.closed = False
         self._took_s: deque[float] = deque(maxlen=LATELY)
         self._problems: dict[str, str] = {}
         self._heard_at = clock()
@@ -77,17 +80,10 @@ class Schedule:
             self._ahead += count
             self._free.notify_all()
 
-    def up_to(self, steps: int) -> None:
-        """Set how many of the epoch's steps can be requested now."""
-        with self._lock:
-            if steps != self._steps:
-                self._steps = steps
-                self._free.notify_all()
-
     def take(self, process: str) -> int | None:
         """Wait for a step, and assign it to this process; return None when the epoch is over."""
         with self._lock:
-            while not self._closed and self._error is None:
+            while not self.closed and self._error is None:
                 step = next((step for step in self._again if process not in self._asked[step].by), None)
                 fit = max(self._most_bytes // self.largest_bytes, LEAST_AHEAD) if self.largest_bytes else self._ahead
                 if step is not None:
@@ -104,13 +100,9 @@ class Schedule:
         return None
 
     def came(self, step: int, batch: Any, size: int = 0) -> None:
-        """Pass the batch of a step, or an error in its place, to the rank. A second answer is dropped.
-
-        Args:
-            size: bytes of the batch.
-        """
+        """Pass the batch of a step, of `size` bytes, or an error in its place, to the rank. Drop a second answer."""
         with self._lock:
-            if self._closed or step not in self._asked:
+            if self.closed or step not in self._asked:
                 return
             self.largest_bytes, self._heard_at = max(self.largest_bytes, size), self._clock()
             self._took_s.append(self._heard_at - self._asked[step].at)
@@ -127,7 +119,7 @@ class Schedule:
     def broke(self, step: int, process: str, what: object) -> None:
         """Reassign a step to another process, since this process's connection has ended."""
         with self._lock:
-            if self._closed:
+            if self.closed:
                 return
             self._problems[process] = str(what)
             if step not in self._asked:  # another process has answered
@@ -152,29 +144,29 @@ class Schedule:
             self._free.notify_all()
 
     def problem(self, process: str, what: object) -> None:
-        """Record why a process is unavailable, or '' if it is available. `wait` quotes this in its `DeadlineError`."""
+        """Record why a process is unavailable, or '' if it is available. `next` quotes this in its `DeadlineError`."""
         with self._lock:
             self._problems[process] = str(what)
 
     def close(self) -> None:
         """End the epoch: connections get no more steps, and batches not taken yet are dropped."""
         with self._lock:
-            self._closed = True
+            self.closed = True
             self._come.clear()
             self._here.notify_all()
             self._free.notify_all()
 
-    def wait(self, step: int) -> Any:
-        """Wait for the batch of a step, and return it. Call this for the steps in order.
+    def next(self) -> Any:
+        """Wait for the next step's batch, and return it.
 
         Raises:
             SampleError: the dataset raised.
             DeadlineError: no server has made progress for `limit_s` seconds.
         """
         with self._lock:
-            began = self._clock()
-            if self._wanted != step:
-                self._wanted = step
+            began, step, known = self._clock(), self._wanted, self._known()
+            if known != self._steps:
+                self._steps = known
                 self._free.notify_all()
             while step not in self._come:
                 if self._error is not None:

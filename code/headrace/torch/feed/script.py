@@ -82,12 +82,13 @@ class _Process:
     hook: Any = None
 
 
-_process = _Process()
+process = _Process()
 _counts = {"": 0, "own ": 0}
 _places: dict[str, Place] = {}
 _loaders: dict[str, Any] = {}
 """All loaders of the script, by key; filled only on a feed server."""
-_serving = threading.Lock()
+serving = threading.Lock()
+"""Held while a thread of the script is in `batch_asked_for`, where the feed server serves ranks."""
 
 
 def is_feed_server() -> bool:
@@ -95,7 +96,7 @@ def is_feed_server() -> bool:
 
     A script uses this to skip work that only ranks should do before the first batch, such as starting a tracker.
     """
-    return _process.is_server
+    return process.is_server
 
 
 def feed_servers(environ: Mapping[str, str]) -> Sequence[str]:
@@ -123,9 +124,9 @@ def register(loader: Any, made_by: tuple[Any, ...], shared: bool, name: str) -> 
         shared: whether ranks share the loader. Unshared loaders are numbered separately: one rank alone may make them.
         name: the loader's `name=`, or empty.
     """
-    if _process.begun and name in _places:
+    if process.begun and name in _places:
         return _places[name]
-    if _process.trains and not name:
+    if process.trains and not name:
         for place in _places.values():
             if place.dataset() is loader.dataset and place.made_by == made_by:
                 return place
@@ -143,7 +144,7 @@ def register(loader: Any, made_by: tuple[Any, ...], shared: bool, name: str) -> 
         dataset: Callable[[], Any] = weakref.ref(loader.dataset)
     except TypeError:  # a list, for example
         dataset = _nothing
-    place = _places[key] = Place(key, number * _APART, _process.begun, dataset, made_by)
+    place = _places[key] = Place(key, number * _APART, process.begun, dataset, made_by)
     if is_feed_server():
         _loaders[key] = loader
     return place
@@ -159,49 +160,34 @@ def batch_asked_for() -> None:
     On a feed server this returns only when a rank asks for a loader that the script has not made yet. The script then
     makes the batches of this iteration itself, and pauses here again when it begins another iteration.
     """
-    if _process.hook is None and not _process.begun:
-        _process.hook = register_optimizer_step_pre_hook(_step_made)
-    elif _process.hook is not None and _process.trains:
-        _process.hook.remove()
-        _process.hook = None
-    _process.begun = True
-    if _process.server is not None:
-        with _serving:  # other threads of the script wait here
-            _process.server.serve(dict(_loaders))
+    if process.hook is None and not process.begun:
+        process.hook = register_optimizer_step_pre_hook(_step_made)
+    elif process.hook is not None and process.trains:
+        process.hook.remove()
+        process.hook = None
+    process.begun = True
+    if process.server is not None:
+        with serving:  # other threads of the script wait here
+            process.server.serve(dict(_loaders))
 
 
 def training_begins() -> None:
     """Note that training begins. A feed server stops the script here for good, and serves its loaders."""
     batch_asked_for()
-    if _process.server is not None:
-        _process.server.serve_for_good()
-
-
-def workers_of_server() -> int:
-    """Return the number of processes with which a feed server's script makes batches for itself, not for ranks."""
-    return _process.processors
-
-
-def is_serving() -> bool:
-    """Return whether a thread of the script is in `batch_asked_for`, where the feed server serves ranks."""
-    return _serving.locked()
+    if process.server is not None:
+        process.server.serve_for_good()
 
 
 def _step_made(optimizer: Any, *_: Any) -> None:
     """Note an optimizer's step. torch calls this before each step; the hook is removed once training has begun."""
-    if _process.begun:
-        _process.trains = True
-        if _process.server is not None:
-            _process.server.serve_for_good()
+    if process.begun:
+        process.trains = True
+        if process.server is not None:
+            process.server.serve_for_good()
     elif any(each.grad is not None for group in optimizer.param_groups for each in group["params"]):
-        _process.steps += 1
-        if _process.steps > MOST_STEPS and _process.server is not None:
-            _process.server.refuse(TRAINS_HERE)
-
-
-def end_script() -> None:
-    """Note that this process is a worker forked from a feed server. A worker does not run the script."""
-    _process.server = None
+        process.steps += 1
+        if process.steps > MOST_STEPS and process.server is not None:
+            process.server.refuse(TRAINS_HERE)
 
 
 def run_until_first_batch(script: str, arguments: Sequence[str], server: Any, processors: int) -> NoReturn:
@@ -215,8 +201,8 @@ def run_until_first_batch(script: str, arguments: Sequence[str], server: Any, pr
         InputError, SetupError: the script ended before its first batch.
     """
     os.environ |= distributed.ALONE | {"MASTER_PORT": str(free_ports(1)[0])}  # a host may have several servers
-    _process.hook = register_optimizer_step_pre_hook(_step_made)
-    _process.is_server, _process.server, _process.processors = True, server, processors
+    process.hook = register_optimizer_step_pre_hook(_step_made)
+    process.is_server, process.server, process.processors = True, server, processors
     sys.argv = [script, *arguments]
     sys.path[0] = os.path.dirname(os.path.abspath(script))
     try:

@@ -81,7 +81,7 @@ class FeedServer:
             return
         self._listener = socket.create_server(("0.0.0.0", self._port), backlog=512, reuse_port=False)
         self._pool.port = self._listener.getsockname()[1]
-        self._pool.start()
+        threading.Thread(target=self._pool.keep, name="keep workers", daemon=True).start()
         threading.Thread(target=self._accept, name="accept", daemon=True).start()
         name = os.environ.get("HEADRACE_SERVER_NAME", "worker")
         say(FEED_READY, name=name, address=self._address, loaders=len(self._loaders), processes=self._pool.count)
@@ -171,83 +171,70 @@ class WorkerPool:
         self._loaders: Mapping[str, Any] = {}
         self._lock = threading.Lock()
         self._closed = threading.Event()
-        self._workers: list[BaseProcess] = []
-        self._mailboxes: list[socket.socket] = []
-
-    def start(self) -> None:
-        """Begin to replace workers that end."""
-        threading.Thread(target=self._keep, name="keep workers", daemon=True).start()
+        self._workers: dict[int, tuple[BaseProcess, socket.socket]] = {}
+        """By number, each worker's process and the socket that passes it connections."""
 
     def fork(self, loaders: Mapping[str, Any]) -> None:
         """Fork workers that have the present datasets of these loaders, and end the earlier workers."""
         with self._lock:
-            old = self._workers, self._mailboxes
-            self._loaders, self._workers, self._mailboxes = loaders, [], []
+            self._loaders = loaders
             for number in range(self.count):
-                worker, mailbox = self._fork(number)
-                self._workers.append(worker)
-                self._mailboxes.append(mailbox)
-        for worker in old[0]:  # ranks that read from them connect again
-            worker.kill()
-            worker.join()
-        for mailbox in old[1]:
-            mailbox.close()
+                self._replace(number)
 
     def hand_over(self, connection: socket.socket, key: str, slot: int) -> None:
-        """Hand a rank's connection to a worker. Raises `OSError` if the worker has just died.
-
-        Args:
-            key: the loader's key.
-            slot: number that selects the worker, so that connections spread over the workers.
-        """
+        """Hand a rank's connection to the worker that `slot` selects. Raises `OSError` if it has just died."""
         with self._lock:
-            mailbox = self._mailboxes[slot % len(self._mailboxes)]
+            _, mailbox = self._workers[slot % self.count]
             socket.send_fds(mailbox, [key.encode()], [connection.fileno()])
 
     def close(self) -> None:
         """End the workers, and with them all connections."""
         self._closed.set()
         with self._lock:
-            for worker in self._workers:
-                worker.kill()
-                worker.join()
-            for mailbox in self._mailboxes:
-                mailbox.close()
+            for each in self._workers.values():
+                _end(*each)
 
-    def _fork(self, number: int) -> tuple[BaseProcess, socket.socket]:
-        """Fork a worker that dies with this thread. Return its process and the socket that passes it connections."""
+    def _replace(self, number: int) -> None:
+        """Fork a worker that dies with this thread. End the earlier one, whose ranks connect again."""
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         limit_s = SAMPLE_SHARE * self._stall_timeout_s
         worker = Worker(number, self.count, self._loaders, limit_s, self._stall_timeout_s)
         process = multiprocessing.get_context("fork").Process(target=worker.run, args=(there, self.port), daemon=True)
         process.start()
         there.close()
-        return process, here
+        before = self._workers.get(number)
+        self._workers[number] = process, here
+        if before:
+            _end(*before)
 
-    def _keep(self) -> None:
+    def keep(self) -> None:
         """Fork another worker for each one that ends, until the pool closes."""
         while not self._closed.is_set():
             with self._lock:
-                workers = list(self._workers)
-            multiprocessing.connection.wait([worker.sentinel for worker in workers], FORK_AGAIN_S)
+                workers = list(self._workers.values())
+            multiprocessing.connection.wait([process.sentinel for process, _ in workers], FORK_AGAIN_S)
             if not (self.at_rest.is_set() and self._replace_ended()):
                 self._closed.wait(FORK_AGAIN_S)
 
     def _replace_ended(self) -> bool:
         """Fork a worker in place of each one that has ended. Return False if one could not be started."""
         with self._lock:
-            for number, worker in enumerate(self._workers):
-                if worker.is_alive() or self._closed.is_set():
+            for number, (process, _) in self._workers.items():
+                if process.is_alive() or self._closed.is_set():
                     continue
-                print(f"worker {number} ended (code {worker.exitcode}); starting another", file=sys.stderr, flush=True)
+                print(f"worker {number} ended (code {process.exitcode}); starting another", file=sys.stderr, flush=True)
                 try:
-                    self._workers[number], mailbox = self._fork(number)
+                    self._replace(number)
                 except OSError as error:  # no memory or no process is free
                     print(f"worker {number} cannot be started: {error}; retrying", file=sys.stderr, flush=True)
                     return False
-                self._mailboxes[number].close()
-                self._mailboxes[number] = mailbox
         return True
+
+
+def _end(process: BaseProcess, mailbox: socket.socket) -> None:
+    process.kill()
+    process.join()
+    mailbox.close()
 
 
 def main(argv: Sequence[str]) -> NoReturn:
@@ -309,7 +296,7 @@ class _Serving(FeedServer):
 
     def go_on_without(self, problem: str) -> None:
         """If `problem` ended the script after its first batch, print it and serve for good; otherwise return."""
-        while script.is_serving():
+        while script.serving.locked():
             time.sleep(LOOK_EVERY_S)
         if self._listener is not None:
             print(f"the script ended here: {problem}; for loaders not made yet, ranks make the batches", flush=True)

@@ -42,34 +42,30 @@ class StreamEpoch:
 
     def __init__(self, feeds: Feeds, request: Callable[[int, int], ShardRequest], shards: int) -> None:
         keep_freed_memory()
-        self._limit_s, self._step, self._pid = feeds.limit_s, 0, os.getpid()
-        room = _Room(shards, feeds.prefetch_bytes)
-        self._lanes = [_Lane(feeds, request, lane, feeds.rank * shards + lane, room) for lane in range(shards)]
+        self.feeds, self.request, self.largest_bytes = feeds, request, 0
+        self._step, self._shards, self._pid = 0, shards, os.getpid()
+        self._lanes = [_Lane(self, lane, feeds.rank * shards + lane) for lane in range(shards)]
+
+    def most_of_lane(self) -> int:
+        """Return how many batches of a shard may be requested or held, if all are as large as the largest so far."""
+        most_bytes, largest = self.feeds.prefetch_bytes, self.largest_bytes
+        return max(min(most_bytes // largest // self._shards, AHEAD), 1) if largest else 1
 
     def next(self) -> Fetched:
         """Return the next batch of the shard whose turn it is. Raises `SampleError`, `DeadlineError`, `InputError`."""
         lane = self._lanes[self._step % len(self._lanes)]
         self._step += 1
-        return lane.next(self._limit_s)
+        return lane.next()
 
     def close(self) -> None:
         """Close all connections, and drop batches under way."""
         if os.getpid() != self._pid:  # a forked process does not have the threads
             return
-        open_ones = [lane for lane in self._lanes if lane.is_open]
+        # The thread of a shard with a connection ends soon. Others may still try to connect, so they are not joined.
+        open_ones = [lane for lane in self._lanes if lane.connection is not None]
         for lane in self._lanes:
             lane.close()
         join(lane.thread for lane in open_ones)
-
-
-class _Room:
-    """Computes how many batches a shard may request or hold in memory, if all are as large as the largest so far."""
-
-    def __init__(self, shards: int, most_bytes: int) -> None:
-        self._shards, self._most_bytes, self.largest = shards, most_bytes, 0
-
-    def of_each(self) -> int:
-        return max(min(self._most_bytes // self.largest // self._shards, AHEAD), 1) if self.largest else 1
 
 
 class _Lane:
@@ -79,32 +75,30 @@ class _Lane:
         place: index of the first server to use in `feeds.servers`, modulo its length. After a failure, 1 is added.
     """
 
-    def __init__(
-        self, feeds: Feeds, request: Callable[[int, int], ShardRequest], lane: int, place: int, room: _Room
-    ) -> None:
-        self._feeds, self._request, self._lane, self._place = feeds, request, lane, place
+    def __init__(self, epoch: StreamEpoch, lane: int, place: int) -> None:
+        self._epoch, self._feeds, self._lane, self._place = epoch, epoch.feeds, lane, place
         self._number = 0
         self._silences, self._problem = 0, ""
         self._at, self._moved_at = b"", 0.0  # the last sample that the worker reported, and when it first did
         self._over = False
         self._come: queue.SimpleQueue[Fetched | Exception] = queue.SimpleQueue()
-        self._room, self._changed = room, threading.Condition()
+        self._changed = threading.Condition()
         self._taken = 0
         self._closed = threading.Event()
-        self._connection: socket.socket | None = None
+        self.connection: socket.socket | None = None
         self.thread = threading.Thread(target=self._run, name=f"feed shard {lane}", daemon=True)
         self.thread.start()
 
-    def next(self, limit_s: float) -> Fetched:
-        deadline = time.monotonic() + limit_s
+    def next(self) -> Fetched:
+        began, limit_s = time.monotonic(), self._feeds.limit_s
         while True:
             if self._over or self._closed.is_set():
                 return Fetched(None, over=True)
             with contextlib.suppress(queue.Empty):
                 came = self._come.get(timeout=LOOK_EVERY_S)
                 break
-            if time.monotonic() > max(deadline, self._moved_at + limit_s):
-                request = self._request(self._lane, self._number)
+            if time.monotonic() > max(began, self._moved_at) + limit_s:
+                request = self._epoch.request(self._lane, self._number)
                 raise DeadlineError(
                     f"batch {request.number} of shard {request.shard} has not come from the feed servers within "
                     f"{limit_s:g} s ({self._problem or 'it is being made'}): see the data hosts' logs"
@@ -119,16 +113,8 @@ class _Lane:
 
     def close(self) -> None:
         self._closed.set()
-        if connection := self._connection:
+        if connection := self.connection:
             protocol.end(connection)
-
-    def _forget(self) -> None:
-        self._connection = None
-
-    @property
-    def is_open(self) -> bool:
-        """True if the shard has a connection. If so, its thread ends soon after `close` and can be joined."""
-        return self._connection is not None
 
     def _run(self) -> None:
         pause_s, breaks, broke_at = FIRST_PAUSE_S, 0, -1
@@ -137,8 +123,8 @@ class _Lane:
             try:
                 with contextlib.ExitStack() as stack:
                     connection, _ = enter(server, self._feeds.secret, self._feeds.hello, self._lane, stack)
-                    self._connection, self._problem, entered, pause_s = connection, "", True, FIRST_PAUSE_S
-                    stack.callback(self._forget)
+                    self.connection, self._problem, entered, pause_s = connection, "", True, FIRST_PAUSE_S
+                    stack.callback(setattr, self, "connection", None)
                     self._take(connection, server)
                 return
             except OSError as error:
@@ -152,11 +138,12 @@ class _Lane:
                 self._come.put(error)
                 return
             if breaks >= MOST_BREAKS:
-                request = self._request(self._lane, self._number)
-                self._come.put(SampleError(
+                request = self._epoch.request(self._lane, self._number)
+                problem = (
                     f"{breaks} workers ended while they made batch {request.number} of shard {request.shard}: does "
                     "one of its samples crash them, or is there too little memory? Their hosts' logs say more"
-                ))  # fmt: skip
+                )
+                self._come.put(SampleError(problem))
                 return
             self._place += 1
             self._closed.wait(pause_s)
@@ -167,16 +154,16 @@ class _Lane:
         asked = self._number
         connection.settimeout(2**self._silences * PATIENCE_S)
         while not self._closed.is_set():
-            while asked < self._taken + self._room.of_each():
-                protocol.send_record(connection, self._request(self._lane, asked).as_json())
+            while asked < self._taken + self._epoch.most_of_lane():
+                protocol.send_record(connection, self._epoch.request(self._lane, asked).as_json())
                 asked += 1
             if asked == self._number:  # the rank holds as many as it may
                 with self._changed:
-                    if asked >= self._taken + self._room.of_each():
+                    if asked >= self._taken + self._epoch.most_of_lane():
                         self._changed.wait(LOOK_EVERY_S)
                 continue
             fetched, size = receive(connection, server, server, self._feeds.pin_memory, self._is_alive)
-            self._room.largest = max(self._room.largest, size)
+            self._epoch.largest_bytes = max(self._epoch.largest_bytes, size)
             self._silences = 0
             self._number += 1
             self._come.put(fetched)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import json
 import os
 import queue
 import select
@@ -34,7 +33,7 @@ from headrace.torch.feed import protocol, script
 from headrace.torch.feed.encode import encode
 from headrace.torch.fetch.iterable_fetcher import IterableFetcher, ShardRequest, set_worker_info
 from headrace.torch.fetch.map_fetcher import BatchRequest, MapFetcher
-from headrace.torch.fetch.rng import WORKER, forget_epochs, sample_seed, seed_all
+from headrace.torch.fetch.rng import WORKER, sample_seed, seed_all
 from headrace.training.freed_memory import keep_freed_memory
 from headrace.training.socket_buffers import prepare
 
@@ -59,11 +58,9 @@ class _Client:
         threading.Thread(target=self._send, name="send", daemon=True).start()
 
     def answer(self, answer: Answer) -> None:
-        """Queue an answer for sending."""
         self._answers.put(answer)
 
     def leave(self) -> None:
-        """Close the connection."""
         protocol.end(self.connection)
         self._answers.put(None)
 
@@ -113,8 +110,7 @@ class Worker:
         die_with_parent()
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        script.end_script()
-        forget_epochs()
+        script.process.server = None  # a worker does not run the script
         close_sockets_on(port)
         reopen_files()
         self._begin()
@@ -184,8 +180,6 @@ class Worker:
 
     def _answer(self, client: _Client, record: Any) -> Answer:
         kind = ShardRequest if client.loader.is_stream else BatchRequest
-        if not isinstance(record, dict):
-            raise InputError("not a request")
         request: Any = kind.from_json(record)
         fetcher: Any
         try:
@@ -258,7 +252,7 @@ def _is_over(process: int) -> bool:
 
 def failure(text: str) -> bytes:
     """Return the header of an answer of kind `FAILED`."""
-    return json.dumps({"error": text[: 1 << 20]}).encode()
+    return text[: 1 << 20].encode(errors="replace")
 
 
 @contextlib.contextmanager

@@ -18,18 +18,9 @@ from torch.utils.data import _utils
 
 from headrace.errors import InputError
 from headrace.torch.fetch.map_fetcher import Fetched, SampleError, describe
-from headrace.torch.fetch.rng import (
-    SHARD,
-    SHARD_BEGINS,
-    SHARD_COLLATE,
-    begin_epoch,
-    sample_seed,
-    seed_all,
-    with_set_epoch,
-)
+from headrace.torch.fetch.rng import SHARD, SHARD_BEGINS, SHARD_COLLATE, begin_epoch, sample_seed, seed_all
 
-MOST_SHARDS, MOST_SAMPLES = 1 << 16, 1 << 32
-"""Upper limits for a request: the number of shards in an epoch, and the number of samples in a batch."""
+MOST_SHARDS = 1 << 16
 NOT_SHARED = (
     "does not ask which shard it is, so each of {shards} shards would yield all samples. In __iter__, call "
     "torch.utils.data.get_worker_info() and yield this shard's part (files[info.id::info.num_workers]); or use a "
@@ -63,43 +54,21 @@ class ShardRequest:
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> ShardRequest:
         """Read a request from a message. Raises `InputError` if the message is not a valid request."""
-        names = ("seed", "epoch", "shard", "shards", "number", "batch_size", "begins_at")
-        numbers = {name: record.get(name) for name in names}
-        drop_last = record.get("drop_last")
-        if not all(type(each) is int for each in numbers.values()) or not isinstance(drop_last, bool):
-            raise InputError("not a request for a batch of a shard")
-        request = cls(**numbers, drop_last=drop_last, state=record.get("state"))  # type: ignore[arg-type]
-        within = 0 <= request.shard < request.shards <= MOST_SHARDS and 0 <= request.batch_size <= MOST_SAMPLES
-        if not within or not 0 <= request.begins_at <= request.number:
-            raise InputError("not a request for a batch of a shard: a number is out of range")
-        return request
+        try:
+            return cls(**record)
+        except TypeError as error:
+            raise InputError(f"not a request for a batch of a shard: {error}") from error
 
 
-class WorkerInfo:
+class WorkerInfo(_utils.worker.WorkerInfo):
     """`get_worker_info`'s result in a shard. `asked` becomes True when `id`, `num_workers` or `dataset` is read."""
 
-    rng = None
-    worker_method = "multiprocessing"
+    asked = False
 
-    def __init__(self, shard: int, shards: int, seed: int, dataset: Any) -> None:
-        self._shard, self._shards, self.seed, self._dataset = shard, shards, seed, dataset
-        self.asked = False
-
-    @property
-    def id(self) -> int:
-        self.asked = True
-        return self._shard
-
-    @property
-    def num_workers(self) -> int:
-        self.asked = True
-        return self._shards
-
-    @property
-    def dataset(self) -> Any:
-        """The shard's copy of the dataset. A `worker_init_fn` may change it, for example to keep this shard's files."""
-        self.asked = True
-        return self._dataset
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("id", "num_workers", "dataset"):
+            object.__setattr__(self, "asked", True)  # torch's class is frozen
+        return super().__getattribute__(name)
 
 
 class IterableFetcher:
@@ -109,8 +78,13 @@ class IterableFetcher:
         num_workers: the loader's `num_workers`. If 0, `get_worker_info` returns None for a single shard, as in torch.
     """
 
-    def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any], worker_init_fn: Callable[[int], None] | None,
-                 num_workers: int) -> None:  # fmt: skip
+    def __init__(
+        self,
+        dataset: Any,
+        collate_fn: Callable[[Any], Any],
+        worker_init_fn: Callable[[int], None] | None,
+        num_workers: int,
+    ) -> None:
         self._dataset, self._collate_fn = dataset, collate_fn
         self._worker_init_fn, self._num_workers = worker_init_fn, num_workers
         self._iterates: tuple[int, ...] | None = None
@@ -158,9 +132,9 @@ class IterableFetcher:
         # As in torch, `seed - id` is the same in all shards.
         seed = sample_seed(request.seed, request.epoch, 0, SHARD) % (1 << 62) + request.shard
         told = self._num_workers or request.shards > 1
-        info = WorkerInfo(request.shard, request.shards, seed, dataset) if told else None
-        for each in with_set_epoch(dataset):
-            begin_epoch(each, request.seed, request.epoch)
+        shard = {"id": request.shard, "num_workers": request.shards}
+        info = WorkerInfo(**shard, seed=seed, dataset=dataset) if told else None
+        begin_epoch(dataset, request.seed, request.epoch)
         if info and self._worker_init_fn:
             seed_all(seed)
             set_worker_info(info)
@@ -184,9 +158,7 @@ class IterableFetcher:
                     seed_all(begin)
                     samples = iter(dataset)
                     seed_all(seed)  # a generator function runs only when its first sample is requested
-                sample = next(samples)
-            except StopIteration:
-                sample = _OVER
+                sample = next(samples, _OVER)
             except Exception as error:
                 raise SampleError(describe(error, f"sample {number} of shard {request.shard}")) from error
             finally:
@@ -215,16 +187,13 @@ def _copied(dataset: Any) -> Any:
         copied = object.__new__(type(dataset))
         copied.__dict__.update(vars(dataset))
     held = getattr(copied, "__dict__", {})
-    own = {name: list(each) for name, each in held.items() if type(each) is list}
-    # Hugging Face's epoch is a tensor in shared memory: writing it would change the script's dataset.
-    own |= {name: each.clone() for name, each in held.items() if _is_shared_number(each)}
-    for name, each in own.items():
-        copied.__dict__[name] = each
+    for name, each in list(held.items()):
+        if type(each) is list:
+            held[name] = list(each)
+        # Hugging Face's epoch is a tensor in shared memory: writing it would change the script's dataset.
+        elif isinstance(each, torch.Tensor) and each.numel() == 1 and each.is_shared():
+            held[name] = each.clone()
     return copied
-
-
-def _is_shared_number(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.numel() == 1 and value.is_shared()
 
 
 _OVER = object()

@@ -47,21 +47,22 @@ class LocalWorkers:
     def _make(self) -> tuple[TorchDataLoader[Any], _Requests]:
         theirs, requests = self._theirs, _Requests()
         count = theirs.local_workers
+        begin = functools.partial(_begin_worker, theirs.is_stream, theirs.worker_init_fn, theirs.dataset)
         workers = {
-            "num_workers": count, "timeout": theirs.timeout, "prefetch_factor": theirs.prefetch_factor,
-            "worker_init_fn": functools.partial(
-                _begin_worker, theirs.is_stream, theirs.worker_init_fn, theirs.dataset
-            ),
+            "num_workers": count,
+            "timeout": theirs.timeout,
+            "prefetch_factor": theirs.prefetch_factor,
+            "worker_init_fn": begin,
             "persistent_workers": True,
             "multiprocessing_context": theirs.multiprocessing_context,
-        } if count else {}  # fmt: skip
+        }
         loader = TorchDataLoader(
             _Batches(theirs.fetcher(), in_process=not count),
             batch_sampler=requests,
             collate_fn=operator.itemgetter(0),
             pin_memory=theirs.pin_memory,
             generator=torch.Generator(),  # without it, each epoch would draw from the script's generator
-            **workers,
+            **(workers if count else {}),
         )
         return loader, requests
 

@@ -5,7 +5,6 @@ Feed servers, local worker processes and the rank itself run this code, so their
 
 from __future__ import annotations
 
-import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,8 +14,6 @@ import numpy as np
 from torch.utils.data import Subset
 
 from headrace.errors import HeadraceError, InputError
-from headrace.events import say
-from headrace.torch import distributed
 from headrace.torch.fetch.rng import COLLATE, generators_of, kept, sample_seed, seed_all, set_epoch
 
 ON_ERROR = ("raise", "skip")
@@ -113,7 +110,7 @@ class MapFetcher:
         try:
             batch = self._collate_fn(samples if self._batched else samples[0])
         except Exception as error:
-            raise SampleError(describe(error, f"collate_fn for samples {_shortened(request.indices)}")) from error
+            raise SampleError(describe(error, f"collate_fn for samples {request.indices!s:.100}")) from error
         return Fetched(batch, skipped)
 
     def _samples(self, request: BatchRequest, own: dict[str, Any], skipped: list[tuple[Any, str]]) -> Iterator[Any]:
@@ -123,7 +120,7 @@ class MapFetcher:
             try:
                 yield from self._dataset.__getitems__(list(request.indices))
             except Exception as error:
-                raise SampleError(describe(error, f"samples {_shortened(request.indices)}")) from error
+                raise SampleError(describe(error, f"samples {request.indices!s:.100}")) from error
             finally:
                 self.at = None
             return
@@ -141,18 +138,6 @@ class MapFetcher:
                 self.at = None
 
 
-def log_skipped(skipped: Sequence[tuple[Any, str]], before: int) -> int:
-    """Log skipped samples, but only a loader's first `MOST_SKIPS_LOGGED`. Return how many this batch leaves out.
-
-    Args:
-        before: number of samples that earlier batches of the loader left out.
-    """
-    for number, (index, error) in enumerate(skipped):
-        if before + number < MOST_SKIPS_LOGGED:
-            say("sample_skipped", rank=distributed.rank(), index=index, error=error)
-    return len(skipped)
-
-
 def plain_index(index: Any, depth: int = 0) -> Index:
     """Return the index, with NumPy's and torch's numbers as Python's. Other types raise TypeError or AttributeError."""
     if isinstance(index, np.generic):
@@ -167,12 +152,7 @@ def plain_index(index: Any, depth: int = 0) -> Index:
 
 def describe(error: Exception, what: str) -> str:
     """Return a text whose first line says what raised the error. The traceback follows."""
-    trace = "".join(traceback.format_exception(*sys.exc_info()))
-    return f"{what} raised {type(error).__name__}: {error}\n{trace}"
-
-
-def _shortened(indices: Sequence[Index]) -> str:
-    return str(list(indices))[:100]
+    return f"{what} raised {type(error).__name__}: {error}\n{traceback.format_exc()}"
 
 
 def _reads_lists(dataset: Any) -> bool:

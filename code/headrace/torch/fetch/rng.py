@@ -13,7 +13,7 @@ import random
 import types
 import weakref
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -37,8 +37,6 @@ GLOBAL = (random._inst, np.random.mtrand._rand, torch.default_generator)  # type
 """The CPU generators that Python, NumPy and torch use by default."""
 _HOLDING_NONE = (str, bytes, bytearray, int, float, complex, type(None), type, types.ModuleType, types.FunctionType,
                  np.ndarray, torch.Tensor)  # fmt: skip
-Generators = Mapping[str, Any]
-"""A dataset's random generators by attribute path, such as `0.transform.rng`. All processes have the same paths."""
 
 
 def sample_seed(seed: int, epoch: int, position: int, place: int = 0) -> int:
@@ -62,8 +60,8 @@ def _splitmix64(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def seed_all(seed: int, own: Generators | None = None) -> None:
-    """Seed the global CPU generators of Python, NumPy and torch, and a dataset's `own` generators."""
+def seed_all(seed: int, own: Mapping[str, Any] | None = None) -> None:
+    """Seed the global CPU generators of Python, NumPy and torch, and a dataset's `own` ones, given by path."""
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
@@ -77,37 +75,23 @@ def seed_all(seed: int, own: Generators | None = None) -> None:
             each.seed(mixed if isinstance(each, random.Random) else mixed & 0xFFFF_FFFF)
 
 
-class Apart:
-    """A second state of the global random generators, for code that alternates with other code, such as a sampler.
+@contextlib.contextmanager
+def kept(generators: Iterable[Any], within: list[Any] | None = None) -> Iterator[None]:
+    """Context that restores the state of these generators at its end, so that the script's draws do not change.
 
     Args:
-        generators: further generators that the code draws from.
+        within: the generators' states when the last context with this list ended; empty at first. The context goes on
+            from them. It is for code that alternates with other code, such as a sampler.
     """
-
-    def __init__(self, generators: Sequence[Any] = ()) -> None:
-        self._generators = (*GLOBAL, *generators)
-        self._states: list[Any] = []
-
-    @contextlib.contextmanager
-    def drawing(self) -> Iterator[None]:
-        """Context in which the generators continue from this object's state. On exit, their old state is restored."""
-        with kept(self._generators):
-            for each, state in zip(self._generators, self._states, strict=False):  # at first there is none
-                _set_state(each, state)
-            try:
-                yield
-            finally:
-                self._states = [_state(each) for each in self._generators]
-
-
-@contextlib.contextmanager
-def kept(generators: Iterable[Any]) -> Iterator[None]:
-    """Context that restores the state of these generators at its end, so that the script's draws do not change."""
-    states = [(each, _state(each)) for each in generators]
+    before = [(each, _state(each)) for each in generators]
     try:
+        for (each, _), state in zip(before, within or (), strict=False):
+            _set_state(each, state)
         yield
     finally:
-        for each, state in states:
+        if within is not None:
+            within[:] = [_state(each) for each, _ in before]
+        for each, state in before:
             _set_state(each, state)
 
 
@@ -127,7 +111,7 @@ def _set_state(generator: Any, state: Any) -> None:
 
 
 def generators_of(*holders: Any) -> dict[str, Any]:
-    """Return the generators found in the attributes of these objects, at any depth."""
+    """Return the generators in the attributes of these objects, at any depth, by path, such as `0.transform.rng`."""
     found: dict[str, Any] = {}
     seen: dict[int, Any] = {}
     waiting = collections.deque((str(place), each) for place, each in enumerate(holders))
@@ -193,16 +177,12 @@ def set_epoch(dataset: Any, seed: int, epoch: int) -> bool:
 
 
 def begin_epoch(dataset: Any, seed: int, epoch: int) -> None:
-    """Call `dataset.set_epoch(epoch)` with generators seeded from seed and epoch, and then restore their state."""
-    own = generators_of(dataset)
-    with kept((*GLOBAL, *own.values())):
-        seed_all(sample_seed(seed, epoch, 0, SET_EPOCH), own)
-        dataset.set_epoch(epoch)
-
-
-def forget_epochs() -> None:
-    """Forget which epoch each dataset was given, so that `set_epoch` is called again. A forked worker calls this."""
-    _epochs.clear()
+    """Call `set_epoch` of the dataset, or of those inside it, with seeded generators, whose state is then restored."""
+    for each in with_set_epoch(dataset):
+        own = generators_of(each)
+        with kept((*GLOBAL, *own.values())):
+            seed_all(sample_seed(seed, epoch, 0, SET_EPOCH), own)
+            each.set_epoch(epoch)
 
 
 def with_set_epoch(dataset: Any) -> list[Any]:

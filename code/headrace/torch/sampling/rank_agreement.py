@@ -46,11 +46,7 @@ def loader_config(dataset: Any, *, length: int | None, on_error: str) -> dict[st
 
 
 def differences(own: Mapping[str, Any], other: Mapping[str, Any], who: str) -> str:
-    """Return a description of how two configurations differ, with both values and advice; empty if they are equal.
-
-    Args:
-        who: the process that has the `other` configuration, for example `rank 0`.
-    """
+    """Return how two configurations differ, with both values and advice; empty if equal. `who` has the `other` one."""
     names = [name for name in own if own[name] != other.get(name)]
     if not names:
         return ""
@@ -113,14 +109,12 @@ class StreamEnd:
     def __init__(self, store: Any, name: str, rank: int, world: int, limit_s: float) -> None:
         self._store = dist.HashStore() if store is None else store
         self._name, self._rank, self._world, self._limit_s = name, rank, world, limit_s
-        self._own: dict[int, int] = {}
         self._states: dict[int, list[tuple[int, Any]]] = {}
         self._said = self._step = 0
 
     def shard_ended(self, shard: int, batches: int) -> None:
         """Publish that a shard of this rank has ended after this number of batches."""
-        self._own[shard] = batches
-        self._store.set(f"{self._name}/ends/{self._rank}", json.dumps(self._own))
+        self._store.set(f"{self._name}/end/{shard}", str(batches))
 
     def publish_state(self, shard: int, batches: int, state: Any) -> None:
         """Publish the dataset's state after this number of batches of a shard."""
@@ -138,14 +132,10 @@ class StreamEnd:
             states = json.loads(self._store.get(key))
         return next((state for number, state in states if number == batches), None)
 
-    def lengths(self) -> Mapping[int, int]:
-        """Return the number of batches of each shard that has ended, including other ranks' shards."""
-        found = dict(self._own)
-        for rank in range(self._world):
-            key = f"{self._name}/ends/{rank}"
-            if rank != self._rank and self._store.check([key]):
-                found |= {int(shard): batches for shard, batches in json.loads(self._store.get(key)).items()}
-        return found
+    def lengths(self, shards: int) -> Mapping[int, int]:
+        """Return the number of batches of each shard that has ended, on any rank."""
+        keys = {shard: f"{self._name}/end/{shard}" for shard in range(shards)}
+        return {shard: int(self._store.get(key)) for shard, key in keys.items() if self._store.check([key])}
 
     def say(self, has_batch: bool) -> None:
         """Say whether this rank has a batch for the next step. Raises `RuntimeError` if the store has failed."""

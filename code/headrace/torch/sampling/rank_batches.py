@@ -75,39 +75,33 @@ class EpochPlan:
     Args:
         order: for each position of the epoch, the index of its sample, or a list of indices.
         of_batches: whether each position has a list of indices.
-        epoch: which positions each step has.
-        number: the epoch's number.
     """
 
     def __init__(self, order: Sequence[Any], of_batches: bool, epoch: Epoch, seed: int, number: int) -> None:
-        self._order, self._of_batches, self._epoch = order, of_batches, epoch
+        self._order, self._of_batches, self.epoch = order, of_batches, epoch
         self._seed, self._number = seed, number
 
     def has(self, step: int) -> bool:
         """Return whether the epoch has this step. If the sampler is long or endless, first draw more of its indices."""
         if isinstance(self._order, LazyOrder):
-            most = min(MOST_POSITIONS_AHEAD // (self._epoch.batch * self._epoch.world), MOST_AHEAD)
+            most = min(MOST_POSITIONS_AHEAD // (self.epoch.batch * self.epoch.world), MOST_AHEAD)
             ahead = max(min(step, most), LEAST_AHEAD)
-            past, end = (self._epoch.position_after(each) for each in (step, step + 1 + ahead))
-            self._order.draw(past, end, keep=range(self._epoch.world))
-            self._epoch = dataclasses.replace(self._epoch, count=len(self._order))
-        return step < len(self._epoch)
+            past, end = (self.epoch.position_after(each) for each in (step, step + 1 + ahead))
+            self._order.draw(past, end, keep=range(self.epoch.world))
+            self.epoch = dataclasses.replace(self.epoch, count=len(self._order))
+        return step < len(self.epoch)
 
     def known(self) -> int:
         """Return the number of steps that can be requested now."""
         if not isinstance(self._order, LazyOrder) or self._order.end == len(self._order):
-            return len(self._epoch)
-        return max(self._order.end - self._epoch.start, 0) // (self._epoch.batch * self._epoch.world)
-
-    def position_after(self, steps: int) -> int:
-        """Return the first position of the epoch that no rank has taken after this number of steps."""
-        return self._epoch.position_after(steps)
+            return len(self.epoch)
+        return max(self._order.end - self.epoch.start, 0) // (self.epoch.batch * self.epoch.world)
 
     def request(self, step: int) -> BatchRequest:
         """Return the request for the batch of a known step. Any thread may call this."""
-        positions, order = self._epoch.positions(step), self._order
+        positions, order = self.epoch.positions(step), self._order
         if self._of_batches:
-            chosen = [plain_index(each) for each in order[positions[0]]]
+            chosen = order[positions[0]]
             return BatchRequest(self._seed, self._number, [positions[0]] * len(chosen), chosen)
         return BatchRequest(self._seed, self._number, positions, [plain_index(order[each]) for each in positions])
 

@@ -6,7 +6,6 @@ Each rank iterates over the whole sampler, with the same seed. It iterates over 
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ from torch.utils.data import BatchSampler, DistributedSampler
 from headrace.errors import InputError
 from headrace.rank import liveness
 from headrace.torch.fetch.map_fetcher import plain_index
-from headrace.torch.fetch.rng import Apart, seed_all
+from headrace.torch.fetch.rng import GLOBAL, kept, seed_all
 
 ENDLESS = sys.maxsize
 MOST_AT_ONCE = 1 << 22
@@ -92,8 +91,9 @@ class _Drawing:
     def __init__(self, sampler: Any, of_batches: bool, seed: int, epoch: int) -> None:
         generators = [getattr(each, "generator", None) for each in nested(sampler)]
         own = [each for each in generators if isinstance(each, torch.Generator)]
-        self._name, self._of_batches, self._apart = type(sampler).__name__, of_batches, Apart(own)
-        with self._apart.drawing():
+        self._name, self._of_batches = type(sampler).__name__, of_batches
+        self._generators, self._states = (*GLOBAL, *own), list[Any]()
+        with kept(self._generators, self._states):
             seed_all(seed)
             for generator in own:
                 generator.manual_seed(seed)
@@ -106,7 +106,7 @@ class _Drawing:
         """Return up to `positions` more indices or batches. Stop at `samples` samples, or when the sampler ends."""
         taken: list[Any] = []
         held = 0
-        with self._apart.drawing():
+        with kept(self._generators, self._states):
             while len(taken) < positions and held < samples:
                 try:
                     each = next(self._ahead)
@@ -146,10 +146,9 @@ class LazyOrder(Sequence[Any]):
     """
 
     def __init__(self, first: list[Any], drawing: _Drawing, count: int) -> None:
-        self._held, self._drawing, self._count = first, drawing, count
-        self._from = 0
+        self._drawing, self._count = drawing, count
+        self._window = 0, first  # a position, and the indices from there; replaced as a whole, since others read it
         self._kept: dict[int, Any] = {}
-        self._lock = threading.Lock()
 
     def __len__(self) -> int:
         """Return the sampler's length. Without one, return `ENDLESS` until the sampler has ended."""
@@ -158,39 +157,32 @@ class LazyOrder(Sequence[Any]):
     @property
     def end(self) -> int:
         """First position whose index is not drawn yet."""
-        return self._from + len(self._held)
+        first, held = self._window
+        return first + len(held)
 
     def draw(self, start: int, end: int, keep: range) -> None:
         """Draw the indices up to position `end`. Drop indices before position `start`, except positions in `keep`."""
         while self.end < min(end, self._count):
             more = self._drawing.take(samples=_CHUNK)[: self._count - self.end]
-            with self._lock:
-                self._held += more
-                if not more:
-                    self._count = self.end
+            self._window[1].extend(more)
+            if not more:
+                self._count = self.end
             self._forget(min(start, self.end), keep)
 
     def _forget(self, before: int, keep: range) -> None:
-        if before - self._from < max(_CHUNK, len(self._held) // 2):
-            return
-        with self._lock:
-            self._kept |= {each: self._at(each) for each in keep if self._from <= each < before}
-            del self._held[: before - self._from]
-            self._from = before
+        first, held = self._window
+        if before - first >= max(_CHUNK, len(held) // 2):
+            self._kept |= {each: self[each] for each in keep if first <= each < before}
+            self._window = before, held[before - first :]
 
     def window(self) -> list[Any]:
         """Return the indices that are drawn and still held, in the order of their positions."""
-        return list(self._held)
+        return list(self._window[1])
 
     def __getitem__(self, position: Any) -> Any:
-        with self._lock:
-            return self._at(position)
-
-    def _at(self, position: int) -> Any:
-        if position in self._kept:
-            return self._kept[position]
+        first, held = self._window
         # A forgotten position belongs to a batch that the rank no longer waits for.
-        return self._held[max(position - self._from, 0)]
+        return self._kept[position] if position in self._kept else held[max(position - first, 0)]
 
 
 class RankBatchSampler(BatchSampler):
@@ -215,4 +207,4 @@ class RankBatchSampler(BatchSampler):
         self._loader.set_epoch(epoch)
 
     def __len__(self) -> int:
-        return int(self._loader.step_count())  # not the loader's own length, which a subclass may take from here
+        return int(self._loader.planner.steps())  # not the loader's own length, which a subclass may take from here

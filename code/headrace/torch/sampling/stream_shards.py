@@ -7,8 +7,9 @@ ranks make the same number of steps: without `drop_last`, a rank whose shards ha
 from __future__ import annotations
 
 import bisect
+import contextlib
 import copy
-import functools
+import dataclasses
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -75,7 +76,7 @@ class StreamShards:
             raise InputError(f"shards is {shards}; expected 1 to {MOST_SHARDS}")
         self._loader, self._rank, self._world, self._limit_s = loader, rank, world, limit_s
         self._set_shards(shards or world * max(loader.num_workers, 1))
-        self._steps = 0
+        self.steps = 0
         self._end: StreamEnd | None = None
 
     def _set_shards(self, shards: int) -> None:
@@ -100,17 +101,13 @@ class StreamShards:
 
     def begin_epoch(self) -> None:
         """Start the next iteration at the beginning of each shard."""
-        self._begun, self._steps, self._end, self._states = [0] * self.shards, 0, None, {}
+        self._begun, self.steps, self._end, self._states = [0] * self.shards, 0, None, {}
 
     def place(self, whole: bool) -> dict[str, Any]:
-        """Return the shards' part of a loader's `state_dict()`.
-
-        Args:
-            whole: whether the epoch is over.
-        """
+        """Return the shards' part of a loader's `state_dict()`; with `whole`, the epoch is over."""
         end = None if whole else self._end
-        lengths: Mapping[int, int] = end.lengths() if end else {}
-        taken = [0] * self.shards if whole else taken_after(self._steps, self._world, self._begun, lengths)
+        lengths: Mapping[int, int] = end.lengths(self.shards) if end else {}
+        taken = [0] * self.shards if whole else taken_after(self.steps, self._world, self._begun, lengths)
         place = {"shards": self.shards, "batch_size": self._loader.batch_size, "taken": taken}
         states = {} if whole else {shard: self._state(shard, number) for shard, number in enumerate(taken)}
         known = {str(shard): state for shard, state in states.items() if state is not None}
@@ -143,23 +140,19 @@ class StreamShards:
 
     def _requests(self) -> Callable[[int, int], ShardRequest]:
         """Return `request(lane, number)` for a batch of shard `own[lane]`. Number 0 is its first in this run."""
-        own, begun, states, of_shard = self.own, list(self._begun), dict(self._states), self._of_shard()
+        own, begun, states = self.own, list(self._begun), dict(self._states)
+        seed, epoch, shards = self._loader.seed, self._loader.epoch, self.shards
+        # The rank sends these two: a script may compute others on a feed server.
+        size, drop_last = self._loader.batch_size or 0, bool(self._loader.drop_last)
 
         def request(lane: int, number: int) -> ShardRequest:
             shard = own[lane]
             first = begun[shard]
-            return of_shard(shard=shard, number=first + number, begins_at=first, state=states.get(shard))
+            return ShardRequest(
+                seed, epoch, shard, shards, first + number, size, drop_last, begins_at=first, state=states.get(shard)
+            )
 
         return request
-
-    def _of_shard(self) -> Callable[..., ShardRequest]:
-        """Return `ShardRequest` with this epoch's values filled in. The caller adds the shard and the batch number."""
-        loader = self._loader
-        return functools.partial(
-            ShardRequest, seed=loader.seed, epoch=loader.epoch, shards=self.shards,
-            # The rank sends these two: a script may compute others on a feed server.
-            batch_size=loader.batch_size or 0, drop_last=bool(loader.drop_last),
-        )  # fmt: skip
 
     def batches(self, open_shards: Open, name: str, store: Any) -> tuple[Iterator[Fetched], Any]:
         """Open a source of this rank's shards. Return an iterator of batches, and the source, which callers close.
@@ -171,15 +164,14 @@ class StreamShards:
         if self._world > 1 and store is None:
             raise InputError("the ranks are not connected: call headrace.torch.init() before the first batch")
         self._end = end = StreamEnd(store, name, self._rank, self._world, self._limit_s)
-        source = open_shards(self._requests(), len(self.own))
+        request = self._requests()
+        source = open_shards(request, len(self.own))
         own = self._own(source, end)
-        return (own if store is None else self._agreed(own, end, open_shards)), source
+        return (own if store is None else self._agreed(own, end, open_shards, request(0, 0))), source
 
-    def step_made(self) -> None:
-        """Note that the script has taken one more batch."""
-        self._steps += 1
-
-    def _agreed(self, own: Iterator[Fetched], end: StreamEnd, open_shards: Open) -> Iterator[Fetched]:
+    def _agreed(
+        self, own: Iterator[Fetched], end: StreamEnd, open_shards: Open, first: ShardRequest
+    ) -> Iterator[Fetched]:
         """Yield one batch for each step that all ranks make. Repeat this rank's last batch while others have more.
 
         Before yielding a batch, a rank publishes whether it has one for the next step. So others rarely wait for it.
@@ -202,25 +194,28 @@ class StreamShards:
             if fetched and following is None:
                 last = copy.deepcopy(fetched)  # a script may change its batches in place
             if fetched is None and last is None:
-                last = self._from_before(open_shards)
+                last = self._from_before(open_shards, first)
             end.say(following is not None)
             yield fetched or copy.deepcopy(last)
             fetched = following
 
-    def _from_before(self, open_shards: Open) -> Fetched:
-        """Remake an earlier run's last batch if this rank got none. Raises `InputError` if this run began the epoch."""
+    def _from_before(self, open_shards: Open, first: ShardRequest) -> Fetched:
+        """Remake an earlier run's last batch if this rank got none. Raises `InputError` if this run began the epoch.
+
+        Args:
+            first: this rank's first request of the epoch.
+        """
         known = [shard for shard in (*self.own, *range(self.shards)) if self._begun[shard]]
         if not known:
             raise InputError(
                 f"rank {self._rank} got no batch: its shard of the IterableDataset is empty, but others are not: "
                 f"{MORE_FILES}; or set shards= to at most the number of files"
             )
-        shard, number, of_shard = known[0], self._begun[known[0]] - 1, self._of_shard()
-        source = open_shards(lambda lane, step: of_shard(shard=shard, number=number + step), 1)
-        try:
+        last = self._begun[known[0]] - 1
+        again = dataclasses.replace(first, shard=known[0], begins_at=0, state=None)
+        source = open_shards(lambda lane, number: dataclasses.replace(again, number=last + number), 1)
+        with contextlib.closing(source):
             fetched: Fetched = source.next()
-        finally:
-            source.close()
         return fetched
 
     def _own(self, source: Any, end: StreamEnd) -> Iterator[Fetched]:
