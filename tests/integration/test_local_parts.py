@@ -124,10 +124,14 @@ def test_of_what_drops_its_last_batch_each_worker_or_rank_leaves_out_less_than_o
     assert capsys.readouterr().out.count("drop_remainder leaves out less than a batch") == 1
 
 
-def test_long_lists_of_file_names_are_shared_by_workers_and_by_ranks(use, servers, monkeypatch):
-    names = tf.constant([f"/opt/ml/input/data/training/{number:08}.jpg" for number in range(5_000)])
-    files = Dataset.from_tensor_slices((names, tf.range(5_000))).shuffle(5_000)
-    dataset = files.map(lambda name, number: {"x": tf.where(tf.strings.length(name) > 8, number, -1)}).batch(32)
+NAMES = tf.constant([f"/opt/ml/input/data/training/{number:08}.jpg" for number in range(5_000)])
+LARGE = {"names": NAMES, "ragged rows": tf.RaggedTensor.from_uniform_row_length(NAMES, 1)}
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_many_names_or_ragged_rows_are_shared_by_workers_and_by_ranks(name, use, servers, monkeypatch):
+    rows = Dataset.from_tensor_slices((LARGE[name], tf.range(5_000))).shuffle(5_000)
+    dataset = rows.map(lambda row, number: {"x": tf.where(tf.size(row) > 0, number, -1)}).batch(32)
     use(servers(2).address)
     (stream,) = consumers(1, dataset)
     by_workers = sorted(row for batch in stream for row in batch["x"].numpy().tolist())

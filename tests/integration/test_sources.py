@@ -8,6 +8,20 @@ from headrace.tensorflow.sharding.split_points import find_sources
 LARGE = tf.data.Dataset.from_tensor_slices(tf.zeros([4_000, 9_000], tf.uint8)).repeat()
 
 
+def of_several_lengths():
+    rows = tf.data.Dataset.range(50_000).map(lambda number: tf.zeros([number % 50], tf.int32))
+    return rows.bucket_by_sequence_length(tf.size, [10, 20], [32, 32, 32])
+
+
+def mixed():
+    return tf.data.Dataset.sample_from_datasets([tf.data.Dataset.range(50_000) for _ in range(2)]).batch(32)
+
+
+@pytest.mark.parametrize("make", [of_several_lengths, mixed])
+def test_elements_that_are_batched_by_length_or_mixed_are_handed_out_many_at_once(make):
+    assert {source.block for source in find_sources(DatasetGraph(make()))} == {50_000 // 64}
+
+
 @pytest.mark.parametrize(
     "listing, block",
     [

@@ -265,8 +265,9 @@ class DatasetGraph:
         if constant.name not in self._tensors:
             value = constant.attr["value"].tensor
             with tf.init_scope():
-                if value.dtype == tf.string.as_datatype_enum:  # packed text, which make_ndarray cannot read
-                    made = tf.io.parse_tensor(value.SerializeToString(), tf.string)
+                dtype = tf.as_dtype(value.dtype)
+                if dtype in (tf.string, tf.variant):  # packed text, or ragged or sparse rows: not for make_ndarray
+                    made = tf.io.parse_tensor(value.SerializeToString(), dtype)
                 else:
                     made = tf.constant(tf.make_ndarray(value))  # copies numbers less often
             self._tensors[constant.name] = made
