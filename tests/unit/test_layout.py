@@ -203,7 +203,7 @@ def test_modules_have_a_docstring_and_stay_small():
         assert len(text.splitlines()) <= most, f"{path} has {len(text.splitlines())} lines, more than {most}"
 
 
-def test_the_formatter_leaves_out_tables_alone():
+def test_only_tables_are_left_out_by_the_formatter():
     for path in modules():
         lines = path.read_text().splitlines()
         skipped = {number for number, line in enumerate(lines, 1) if line.endswith("# fmt: skip")}

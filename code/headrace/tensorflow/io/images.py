@@ -66,7 +66,7 @@ def augment(
 
 
 def blur(images: tf.Tensor) -> tf.Tensor:
-    """Dilate uint8 images (the brightest pixel of each 3 × 3 square), then blur them (its mean); return uint8."""
+    """Dilate uint8 images, then blur them, both over squares of 3 × 3 pixels; return uint8."""
     dilated = tf.nn.max_pool2d(tf.cast(images, tf.float32), 3, strides=1, padding="SAME")
     return tf.cast(tf.round(tf.nn.avg_pool2d(dilated, 3, strides=1, padding="SAME")), tf.uint8)
 

@@ -29,7 +29,7 @@ APART = (
 )
 _collectives: list[tf.Variable] = []
 resumed_at = 0
-"""How many steps of the present epoch an earlier run has made."""
+"""Number of steps of the present epoch that an earlier run has made."""
 _specs: list[Any] = []
 
 

@@ -266,7 +266,7 @@ class DatasetGraph:
             value = constant.attr["value"].tensor
             with tf.init_scope():
                 dtype = tf.as_dtype(value.dtype)
-                if dtype in (tf.string, tf.variant):  # packed text, or ragged or sparse rows: not for make_ndarray
+                if dtype in (tf.string, tf.variant):  # make_ndarray reads no packed text, ragged or sparse rows
                     made = tf.io.parse_tensor(value.SerializeToString(), dtype)
                 else:
                     made = tf.constant(tf.make_ndarray(value))  # copies numbers less often

@@ -144,7 +144,7 @@ def _source(node: Node, above: Sequence[Node], one_block_a_batch: bool) -> Sourc
     elements, addressable = _numbered(node)
     batch, expanding, dropping = _batch_above(above)
     if not one_block_a_batch and any(each.op in (*REGROUPING, "GroupByWindowDataset") for each in above):
-        batch = batch or 1  # batches are made of many blocks' elements, as by bucket_by_sequence_length
+        batch = batch or 1  # a batch takes elements from several blocks, as after bucket_by_sequence_length
     if expanding or not batch:
         block = 1
     elif one_block_a_batch:
