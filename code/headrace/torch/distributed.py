@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import datetime
 import os
-import socket
 import sysconfig
 import threading
 import time
@@ -26,16 +25,12 @@ from headrace.rank.liveness import innermost_frame
 
 ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
 """Environment variables that torchrun sets for a job of one process."""
-_RANK, _RANKS, _RANKS_OF_HOST = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"
+_RANK, _RANKS = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"
 DEFAULT_TIMEOUT_S = 1800.0
 """torch's default timeout of a collective, in seconds."""
 LOOK_EVERY_S = 0.5
 WAITING_SHARE = 0.2
 """Share of `stall_timeout_s` after which a rank reports that it waits in a collective."""
-_HOW_TO_CONNECT = (
-    "call headrace.torch.init(), or call init_process_group without rank and world_size, and keep the launcher's RANK, "
-    "WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
-)
 _COLLECTIVES = (os.path.join("torch", "distributed", ""), os.path.join("torch", "nn", "parallel", "distributed.py"))
 _FOLDERS = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), os.path.dirname(headrace.__file__))
 _LIBRARIES = (*(os.path.join(folder, "") for folder in _FOLDERS), "<")  # code without a file is named <…>
@@ -96,22 +91,16 @@ def init(backend: str = "") -> None:
         backend: name of a torch.distributed backend; by default `nccl` with GPUs, else `gloo`.
 
     Raises:
-        InputError: this torch lacks the backend, or the script has changed the ranks that the launcher set.
+        InputError: the script has changed the ranks that the launcher set.
     """
     check_world()
     _watch_collectives()
     if _is_up():
         return
-    _refuse_other_master()
     own = device()
     if own.type == "cuda":
         torch.cuda.set_device(own)
     name = backend or ("nccl" if own.type == "cuda" else "gloo")
-    if not all(dist.is_backend_available(part.rpartition(":")[2]) for part in name.split(",")):
-        there = [each for each in ("gloo", "nccl", "mpi", "ucc") if dist.is_backend_available(each)]
-        raise InputError(f"this torch is built without {name}; use one of its backends: {', '.join(there)}")
-    if own.type == "cuda" and local_rank() == 0:
-        _tell_of_shared_gpus(name, _number("LOCAL_WORLD_SIZE", 1), torch.cuda.device_count())
     # The launcher's watchdog names the rank that hangs after stall_timeout_s; torch's deadline is only a fallback.
     timeout_s = 2 * float(os.environ.get(STALL_TIMEOUT_VARIABLE) or DEFAULT_TIMEOUT_S / 2) + 60
     limit = datetime.timedelta(seconds=timeout_s)
@@ -119,16 +108,6 @@ def init(backend: str = "") -> None:
         dist.init_process_group(name, timeout=limit)
     else:
         dist.init_process_group(name, store=dist.HashStore(), rank=0, world_size=1, timeout=limit)
-
-
-def _tell_of_shared_gpus(backend: str, ranks: int, gpus: int) -> None:
-    """Warn if ranks share a GPU and use NCCL, which refuses to connect them."""
-    if "nccl" in backend and ranks > gpus:
-        print(
-            f"warning: this host has {ranks} ranks and {gpus} GPU{'s' if gpus > 1 else ''}, but NCCL does not let "
-            f"ranks share a GPU. Set --processes_per_host {gpus}, or share GPUs with headrace.torch.init('gloo')",
-            flush=True,
-        )
 
 
 def check_world() -> None:
@@ -145,15 +124,12 @@ def check_world() -> None:
     started, number = _number(_RANKS, 1), _number(_RANK, 0)
     ranks = dist.get_world_size() if _is_up() else _number("WORLD_SIZE", started)
     own = dist.get_rank() if _is_up() else _number("RANK", number)
-    if ranks != started:
+    if (own, ranks) != (number, started):
         raise InputError(
-            f"the script gives torch.distributed {ranks} ranks, but the launcher started {started}: hosts of the data "
-            f"group are not ranks, and a host may have several ranks; {_HOW_TO_CONNECT}"
-        )
-    if own != number:
-        raise InputError(
-            f"the script gives torch.distributed rank {own} here, but the launcher started this process as rank "
-            f"{number}; {_HOW_TO_CONNECT}"
+            f"the script gives torch.distributed rank {own} of {ranks}, but the launcher started this process as rank "
+            f"{number} of {started}: hosts of the data group are not ranks, and a host may have several ranks. Call "
+            "headrace.torch.init(), or init_process_group without rank and world_size, and keep the launcher's RANK, "
+            "WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
         )
 
 
@@ -220,17 +196,6 @@ def _look_for_waiting(thread: int, rank: int, limit_s: float) -> None:
             say(WAITS_FOR_RANKS, rank=rank, at=place_in_script(frame))
 
 
-def _refuse_other_master() -> None:
-    """Raise `InputError` if MASTER_ADDR is not rank 0's host, since the ranks would then wait for each other."""
-    said, launchers = os.environ.get("MASTER_ADDR", ""), os.environ.get(MASTER_VARIABLE, "")
-    on_one_host = os.environ.get(_RANKS_OF_HOST) == os.environ.get(_RANKS)
-    here = on_one_host and _address(said).startswith("127.")
-    if said and launchers and not here and _address(said) != _address(launchers):
-        raise InputError(
-            f"the script gives torch.distributed MASTER_ADDR={said}, but rank 0 is on {launchers}; {_HOW_TO_CONNECT}"
-        )
-
-
 def _connects_to_nobody() -> bool:
     """Return whether the script made this process the only rank, with a store that no other process can reach."""
     if not _is_up() or dist.get_world_size() > 1:
@@ -239,13 +204,6 @@ def _connects_to_nobody() -> bool:
     while isinstance(store, dist.PrefixStore):
         store = store.underlying_store
     return isinstance(store, dist.HashStore)
-
-
-def _address(host: str) -> str:
-    try:
-        return socket.gethostbyname(host)
-    except OSError:
-        return host
 
 
 def _is_up() -> bool:
