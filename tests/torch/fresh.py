@@ -6,7 +6,7 @@ from headrace.torch.feed import script
 
 def forget_loaders():
     """Reset the state to that of a script that has made no loader and has not begun to train."""
-    script.process.begun = script.process.trains = script.process.is_server = False
+    script.process.begun = script.process.is_server = False
     script.process.server = None
     script._counts.update({"": 0, "own ": 0})
     script._places.clear()

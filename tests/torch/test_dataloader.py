@@ -91,9 +91,9 @@ def train(loader):
 
 
 @BOTH
-def test_a_loader_that_is_made_again_for_each_epoch_goes_on_in_another_order_and_keeps_its_place(feeds, remote):
+def test_a_loader_that_is_made_again_under_its_name_goes_on_in_another_order_and_keeps_its_place(feeds, remote):
     data = Numbers(20)
-    made = {"shuffle": True, "collate_fn": torch.tensor}
+    made = {"shuffle": True, "collate_fn": torch.tensor, "name": "train"}
     addresses = [feeds.serve(1, Numbers(20), 4, **made)] if remote else []
 
     def epochs(count, state=None):

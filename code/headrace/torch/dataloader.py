@@ -141,8 +141,7 @@ class DataLoader(TorchDataLoader[Any]):
         self.planner = Planner(own, sampler is not None or batched, batched)
         if not self.is_stream and not batched and isinstance(self.batch_sampler, BatchSampler):
             self._dealt_batches = self.batch_sampler
-        made_by = (self.collate_fn, self.worker_init_fn, on_error, self.batch_sampler is None)
-        self._place = script.register(self, made_by, shard_by_rank, name)
+        self._place = script.register(self, shard_by_rank, name)
         self.key = self._place.key  # by which ranks and feed servers know the loader
         if seed is None:
             seed = self._place.seed if self.generator is None else self.generator.initial_seed()

@@ -10,9 +10,8 @@ import os
 import runpy
 import sys
 import threading
-import weakref
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -43,23 +42,19 @@ _OWN_NUMBERS = 1 << 20
 
 @dataclass
 class Place:
-    """A loader's place in the script: its number or name. A loader made again in each epoch keeps its place.
+    """A loader's place in the script: its number or name. A loader made again under the same name keeps its place.
 
     Attributes:
         key: the loader's name or number, by which ranks and feed servers know it.
         seed: the default seed of the loader's order and random draws.
         late: whether the loader was made after the first batch, so that feed servers may not have it yet.
         next_epoch: the epoch with which the next loader at this place begins.
-        dataset: returns the loader's dataset; None if that is freed, or cannot be weakly referenced (such as a list).
-        made_by: the functions and settings that make batches from samples.
         iterations: number of iterations that the loaders at this place have begun.
     """
 
     key: str
     seed: int
     late: bool
-    dataset: Callable[[], Any]
-    made_by: tuple[Any, ...]
     next_epoch: int = 0
     iterations: int = 0
 
@@ -75,11 +70,8 @@ class _Process:
     """Number of worker processes with which a feed server's script makes batches for itself, not for ranks."""
     begun = False
     """Whether the script has requested a batch."""
-    trains = False
-    """Whether an optimizer has made a step since the script requested a batch."""
     steps = 0
     """Number of optimizer steps before the first batch."""
-    hook: Any = None
 
 
 process = _Process()
@@ -112,24 +104,18 @@ def feed_servers(environ: Mapping[str, str]) -> Sequence[str]:
     return [each for each in TrainerContext.from_environ(environ).feeds.split(",") if each]
 
 
-def register(loader: Any, made_by: tuple[Any, ...], shared: bool, name: str) -> Place:
+def register(loader: Any, shared: bool, name: str) -> Place:
     """Return the place of a loader that the script has just made. Raises `InputError` for a name that is taken.
 
-    Some scripts make a new loader for each epoch. It gets the place of an earlier loader with the same `name`, once the
-    script has requested a batch. Without a `name`, the earlier loader must have the same dataset and `made_by`, and an
-    optimizer must have made a step since the script's first request for a batch.
+    Some scripts make a new loader for each epoch. Once the script has requested a batch, a loader gets the place of the
+    earlier one with the same `name`.
 
     Args:
-        made_by: the functions and settings that make batches from samples.
         shared: whether ranks share the loader. Unshared loaders are numbered separately: one rank alone may make them.
         name: the loader's `name=`, or empty.
     """
     if process.begun and name in _places:
         return _places[name]
-    if process.trains and not name:
-        for place in _places.values():
-            if place.dataset() is loader.dataset and place.made_by == made_by:
-                return place
     kind = "" if shared else "own "
     number = _counts[kind]
     key = name or f"{kind}{number}"
@@ -140,18 +126,10 @@ def register(loader: Any, made_by: tuple[Any, ...], shared: bool, name: str) -> 
     else:
         _counts[kind] += 1
         number += 0 if shared else _OWN_NUMBERS
-    try:
-        dataset: Callable[[], Any] = weakref.ref(loader.dataset)
-    except TypeError:  # a list, for example
-        dataset = _nothing
-    place = _places[key] = Place(key, number * _APART, process.begun, dataset, made_by)
+    place = _places[key] = Place(key, number * _APART, process.begun)
     if is_feed_server():
         _loaders[key] = loader
     return place
-
-
-def _nothing() -> None:
-    return None
 
 
 def batch_asked_for() -> None:
@@ -160,11 +138,6 @@ def batch_asked_for() -> None:
     On a feed server this returns only when a rank asks for a loader that the script has not made yet. The script then
     makes the batches of this iteration itself, and pauses here again when it begins another iteration.
     """
-    if process.hook is None and not process.begun:
-        process.hook = register_optimizer_step_pre_hook(_step_made)
-    elif process.hook is not None and process.trains:
-        process.hook.remove()
-        process.hook = None
     process.begun = True
     if process.server is not None:
         with serving:  # other threads of the script wait here
@@ -179,14 +152,14 @@ def training_begins() -> None:
 
 
 def _step_made(optimizer: Any, *_: Any) -> None:
-    """Note an optimizer's step. torch calls this before each step; the hook is removed once training has begun."""
+    """Note an optimizer's step on a feed server, before torch makes it."""
+    if process.server is None:  # a worker
+        return
     if process.begun:
-        process.trains = True
-        if process.server is not None:
-            process.server.serve_for_good()
+        process.server.serve_for_good()
     elif any(each.grad is not None for group in optimizer.param_groups for each in group["params"]):
         process.steps += 1
-        if process.steps > MOST_STEPS and process.server is not None:
+        if process.steps > MOST_STEPS:
             process.server.refuse(TRAINS_HERE)
 
 
@@ -201,7 +174,7 @@ def run_until_first_batch(script: str, arguments: Sequence[str], server: Any, pr
         InputError, SetupError: the script ended before its first batch.
     """
     os.environ |= distributed.ALONE | {"MASTER_PORT": str(free_ports(1)[0])}  # a host may have several servers
-    process.hook = register_optimizer_step_pre_hook(_step_made)
+    register_optimizer_step_pre_hook(_step_made)
     process.is_server, process.server, process.processors = True, server, processors
     sys.argv = [script, *arguments]
     sys.path[0] = os.path.dirname(os.path.abspath(script))
