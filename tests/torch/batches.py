@@ -6,8 +6,7 @@ import enum
 
 import numpy as np
 import torch
-from headrace.torch.feed.decode import Decoder
-from headrace.torch.feed.encode import encode
+from headrace.torch.feed.codec import Decoder, encode
 from hypothesis import strategies as st
 
 Pair = collections.namedtuple("Pair", "x y")

@@ -11,4 +11,5 @@ def forget_loaders():
     script._counts.update({"": 0, "own ": 0})
     script._places.clear()
     script._loaders.clear()
-    dataloader._told.clear()
+    dataloader._say_once.cache_clear()
+    dataloader._print_once.cache_clear()

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from headrace.errors import InputError
-from headrace.torch.feed.encode import encode
+from headrace.torch.feed.codec import encode
 from hypothesis import given
 
 from tests.torch.batches import Boxes, Format, Output, Padded, Tokenized, TwoTensors, received, same, travel, values

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 from headrace.errors import InputError
-from headrace.torch.feed.decode import Decoder
-from headrace.torch.feed.encode import MOST_BATCH_BYTES, encode
+from headrace.torch.feed.codec import MOST_BATCH_BYTES, Decoder, encode
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -66,7 +65,7 @@ def test_what_cannot_travel_is_refused_and_says_what_to_do(batch):
 
 
 @pytest.mark.parametrize(
-    ("node", "payload"),
+    ("memory", "payload"),
     [
         ({"tensor": "uint8", "shape": [1 << 40]}, 10),
         ({"tensor": "uint8", "shape": [-1]}, 0),
@@ -74,43 +73,65 @@ def test_what_cannot_travel_is_refused_and_says_what_to_do(batch):
         ({"tensor": "quint8", "shape": [1]}, 1),
         ({"tensor": "uint8", "shape": [1] * 65}, 1),
         ({"tensor": "uint8", "shape": [3]}, 4),
+        ({"tensor": "uint8", "shape": [1 << 62, 1 << 62, 0]}, 0),
+        ({"tensor": "uint8", "shape": [1], "order": [1]}, 1),
         ({"array": "O", "shape": [1]}, 8),
         ({"array": [["x", "O"]], "shape": [1]}, 8),
         ({"array": "", "shape": []}, 0),
-        ({"bytes": -1}, 0),
-        ({"bytes": 1 << 50}, 3),
-        ({"list": 3}, 0),
-        ({"dict": [[]], "of": [{"v": 1}]}, 0),
-        ({"named": "os:system", "of": [{"v": "true"}]}, 0),
-        ({"named": "builtins:tuple", "of": []}, 0),
-        ({"data": "subprocess:Popen", "fields": ["args"], "of": [{"v": "true"}]}, 0),
-        ({"data": "headrace.job.spec:InstanceGroup", "fields": ["name"], "of": [{"v": 1}]}, 0),
-        ({"object": "subprocess:Popen", "fields": ["pid"], "of": [{"v": 1}]}, 0),
-        ({"object": "os:environ", "fields": [], "of": []}, 0),
-        ({"object": "builtins:int", "fields": [], "of": []}, 0),
-        ({"object": f"{batches.__name__}:TwoTensors", "fields": ["__class__"], "of": [{"v": 1}]}, 0),
-        ({"object": f"{batches.__name__}:TwoTensors", "fields": ["inputs"], "of": []}, 0),
-        ({"subclass": f"{batches.__name__}:TwoTensors", "fields": [], "of": [{"v": 1}]}, 0),
-        ({"subclass": f"{batches.__name__}:Boxes", "fields": [], "of": [{"v": 1}]}, 0),
-        ({"subclass": f"{batches.__name__}:Boxes", "fields": [], "of": []}, 0),
-        ({"enum": f"{batches.__name__}:Format", "member": "mro"}, 0),
-        ({"enum": "os:environ", "member": "PATH"}, 0),
-        ({"tensor": "uint8", "shape": [1 << 62, 1 << 62, 0]}, 0),
-        ({"tensor": "uint8", "shape": [1], "order": [1]}, 1),
-        ({"tensor": "uint8", "shape": [1], "names": ["__class__"], "values": [{"v": 1}]}, 1),
-        ({"mapping": "builtins:dict", "keys": [], "of": [{"v": 1}]}, 0),
-        ({"mapping": "os:environ", "keys": [], "of": []}, 0),
-        ({"v": []}, 0),
+        ({"array": "|u1", "shape": [1 << 50]}, 3),
         ({}, 0),
         ([], 0),
         (None, 0),
-        ({"dict": ["a"], "of": []}, 0),
     ],
 )
-def test_a_header_that_is_no_batch_is_refused_before_memory_is_taken(node, payload):
-    header = json.dumps({"batch": node, "skipped": []}).encode()
+def test_memory_that_a_batch_cannot_have_is_refused_before_it_is_taken(memory, payload):
+    header = json.dumps({"batch": {"memory": 0}, "memory": [memory], "skipped": []}).encode()
     with pytest.raises(InputError):
-        receive(header, bytes(payload))
+        Decoder(header, payload)
+
+
+TWO, BOXES, FORMAT = (f"{batches.__name__}:{name}" for name in ("TwoTensors", "Boxes", "Format"))
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        {"list": 3},
+        {"dict": [[]], "of": [{"v": 1}]},
+        {"dict": ["a"], "of": []},
+        {"named": "os:system", "of": [{"v": "true"}]},
+        {"named": "builtins:tuple", "of": []},
+        {"object": "subprocess:Popen", "attributes": {"args": {"v": "true"}}},
+        {"object": "headrace.job.spec:InstanceGroup", "attributes": {"name": {"v": 1}}},
+        {"object": "os:environ"},
+        {"object": "builtins:int"},
+        {"object": TWO, "attributes": {"__class__": {"v": 1}}},
+        {"object": TWO, "attributes": ["inputs"]},
+        {"memory": 0, "subclass": TWO},
+        {"memory": 1, "subclass": BOXES},
+        {"memory": 0, "subclass": BOXES, "attributes": {"__class__": {"v": 1}}},
+        {"subclass": BOXES},
+        {"enum": FORMAT, "member": "mro"},
+        {"enum": "os:environ", "member": "PATH"},
+        {"memory": 0, "attributes": {"__class__": {"v": 1}}},
+        {"memory": 1, "attributes": {"name": {"v": 1}}},
+        {"memory": 2},
+        {"memory": "0"},
+        {"bytes": 0},
+        {"bytes": 2},
+        {"mapping": "builtins:dict", "keys": [], "of": [{"v": 1}]},
+        {"mapping": "os:environ", "keys": [], "of": []},
+        {"v": []},
+        {},
+        [],
+        None,
+    ],
+)
+def test_a_header_that_is_no_batch_is_refused(node):
+    memory = [{"tensor": "uint8", "shape": [1]}, {"array": "|u1", "shape": [1]}]
+    header = json.dumps({"batch": node, "memory": memory, "skipped": []}).encode()
+    with pytest.raises(InputError):
+        receive(header, bytes(2))
 
 
 @given(values, st.data())
@@ -134,7 +155,7 @@ def test_deep_nesting_ends_in_an_error():
     with pytest.raises(InputError, match="nested deeper"):
         encode(deep)
     with pytest.raises(InputError):
-        Decoder(b'{"skipped":[],"batch":' + b'{"list":[' * 100_000, 0)
+        Decoder(b'{"skipped":[],"memory":[],"batch":' + b'{"list":[' * 100_000, 0)
 
 
 def test_a_batch_of_more_than_the_limit_is_refused():

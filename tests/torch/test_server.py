@@ -88,7 +88,7 @@ def test_a_server_that_says_nonsense_ends_the_rank_with_an_error(feeds):
                     protocol.receive_record(connection)
                     protocol.send_record(connection, {"processes": 1, "problem": ""})
                     protocol.receive_record(connection)
-                    header = b'{"batch":{"tensor":"uint8","shape":[99]},"skipped":[]}'
+                    header = b'{"batch":{"memory":0},"memory":[{"tensor":"uint8","shape":[99]}],"skipped":[]}'
                     protocol.send_answer(connection, protocol.BATCH, header)
                     protocol.receive_record(connection)
 

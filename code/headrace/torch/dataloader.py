@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import functools
 import itertools
 import os
-import sys
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
@@ -42,7 +40,7 @@ DEFAULT_PREFETCH_FACTOR = 2
 Step = tuple[Any, Callable[[], None]]
 """A batch, and the function to call when the script takes it."""
 Steps = Generator[Step, None, None]
-_told: set[str] = set()
+_say_once = functools.cache(say)
 
 
 class DataLoader(TorchDataLoader[Any]):
@@ -245,9 +243,8 @@ class DataLoader(TorchDataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         script.batch_asked_for()
-        if "reads" not in _told and STALL_TIMEOUT_VARIABLE in os.environ:  # a hang before this is not the loader's
-            _told.add("reads")
-            say(READS_DATA)
+        if STALL_TIMEOUT_VARIABLE in os.environ:  # a hang before this is not the loader's
+            _say_once(READS_DATA)
         self._begin_epoch()
         steps, source = self._open_stream() if self.is_stream else self._open_steps()
         return _Iteration(self, self._copies.ahead(steps) if self._copies else steps, source)
@@ -284,14 +281,11 @@ class DataLoader(TorchDataLoader[Any]):
             self._feeds = feeds
             return
         self._servers = ()
-        if "unknown" not in _told:
-            _told.add("unknown")
-            print(
-                f"data hosts do not have loader {self.key} of the script, since it is made after training has begun. "
-                "This rank makes its batches in num_workers processes. If data hosts are to make them, create "
-                "the loader before training, or give it the same name in each epoch (name='train')",
-                flush=True,
-            )
+        _print_once(
+            "data hosts do not have a loader of the script, since it is made after training has begun. This rank makes "
+            "its batches in num_workers processes. If data hosts are to make them, create the loader before training, "
+            "or give it the same name in each epoch (name='train')"
+        )
 
     def _agree(self, **begins: Any) -> Any:
         """Check settings against rank 0's. Return torch.distributed's store. Raises `InputError`, `DeadlineError`."""
@@ -302,12 +296,10 @@ class DataLoader(TorchDataLoader[Any]):
             compare_with_rank_0(
                 store, f"loader {self.key}, epoch {self.epoch}", self.rank, self._limit_s, {**self.config, **begins}
             )
-        elif self.ranks > 1 and "alone" not in _told:
-            _told.add("alone")
-            print(
+        elif self.ranks > 1:
+            _print_once(
                 "warning: torch.distributed does not connect the ranks: call headrace.torch.init(). Otherwise each "
-                "rank trains its own model, unless another library averages the gradients",
-                flush=True,
+                "rank trains its own model, unless another library averages the gradients"
             )
         return store
 
@@ -364,10 +356,6 @@ class DataLoader(TorchDataLoader[Any]):
             self.skipped += 1
 
 
-_open: weakref.WeakValueDictionary[int, _Iteration] = weakref.WeakValueDictionary()
-os.register_at_fork(after_in_child=_open.clear)
-
-
 class _Iteration(Iterator[Any]):
     """One iteration over a loader. If `next` has raised an error, another call of `next` ends the process.
 
@@ -376,9 +364,10 @@ class _Iteration(Iterator[Any]):
     """
 
     def __init__(self, loader: DataLoader, steps: Steps, source: Any) -> None:
-        self._loader, self._steps, self._source, self._epoch = loader, steps, source, loader.epoch
+        self._loader, self._steps, self._epoch = loader, steps, loader.epoch
         self._error: Exception | None = None
-        _open[id(self)] = self
+        # Called at the latest when Python exits: if a thread were still inside torch, the process would abort.
+        self.close = weakref.finalize(self, _drop_rest, os.getpid(), steps, source)
 
     def __next__(self) -> Any:
         if self._error is not None:
@@ -403,16 +392,18 @@ class _Iteration(Iterator[Any]):
     def __len__(self) -> int:
         return len(self._loader)
 
-    def close(self) -> None:
-        """Drop the rest of the epoch."""
-        if self._source is not None:
-            self._steps.close()
-            self._source.close()
-            self._source = None
 
-    def __del__(self) -> None:
-        if sys is not None and not sys.is_finalizing():
-            self.close()
+def _drop_rest(process: int, steps: Steps, source: Any) -> None:
+    """Drop the rest of an iteration, unless this is a process that was forked during the iteration."""
+    if os.getpid() == process:
+        source.close()
+        with contextlib.suppress(ValueError):  # a thread of the script is taking a batch
+            steps.close()
+
+
+@functools.cache
+def _print_once(text: str) -> None:
+    print(text, flush=True)
 
 
 def _check(is_stream: bool, on_error: str, shards: int, prefetch_bytes: int, torchs: dict[str, Any]) -> None:
@@ -429,12 +420,3 @@ def _check(is_stream: bool, on_error: str, shards: int, prefetch_bytes: int, tor
         raise InputError("in_order=False is not supported, since a resume relies on the order of batches: leave it out")
     if torchs.get("pin_memory_device"):
         raise InputError("pin_memory_device is not supported: use pin_memory=True or device=")
-
-
-@atexit.register
-def _close_all() -> None:
-    """Close iterations left open. If one of their threads is inside torch when Python exits, the process aborts."""
-    for reference in _open.valuerefs():  # a copy, since a thread of the script may still open others
-        with contextlib.suppress(Exception):
-            if (each := reference()) is not None:
-                each.close()

@@ -14,7 +14,7 @@ from typing import Any
 from headrace.errors import DeadlineError, InputError
 from headrace.rank import liveness, receipts
 from headrace.torch.feed import protocol
-from headrace.torch.feed.decode import Decoder
+from headrace.torch.feed.codec import Decoder
 from headrace.torch.feed.scheduler import Schedule
 from headrace.torch.fetch.map_fetcher import BatchRequest, Fetched, SampleError
 from headrace.training.freed_memory import keep_freed_memory
@@ -70,31 +70,29 @@ class Feeds:
 
 
 class FeedClient:
-    """One loader's connections to the feed servers, which stay open for all epochs."""
+    """One loader's connections to the feed servers, which stay open for all epochs.
 
-    def __init__(self, feeds: Feeds) -> None:
+    Args:
+        request, known: of the first epoch; `Schedule` says what they are.
+    """
+
+    def __init__(self, feeds: Feeds, request: Callable[[int], BatchRequest], known: Callable[[], int]) -> None:
         keep_freed_memory()
         self._feeds, self._pid, self._closed = feeds, os.getpid(), threading.Event()
         self._changed = threading.Condition(threading.RLock())  # garbage collection may call close while it is held
-        self._epoch: Schedule | None = None
+        self.epoch = Schedule(request, known, feeds.limit_s, feeds.prefetch_bytes, EXTRA_AHEAD)
         self._ahead: dict[str, int] = {}
         self._open: dict[socket.socket, threading.Thread] = {}
         for server in feeds.servers:
             self._start(server, 0)
 
-    @property
-    def is_idle(self) -> bool:
-        """True if no iteration uses the connections."""
-        return self._epoch is None or self._epoch.closed
-
-    def begin(self, request: Callable[[int], BatchRequest], known: Callable[[], int]) -> Schedule:
-        """Request the first batches of an epoch; `Schedule` says what the arguments are. Call this only when idle."""
+    def begin(self, request: Callable[[int], BatchRequest], known: Callable[[], int]) -> None:
+        """Request the first batches of another epoch. Call this only when the epoch before is closed."""
         with self._changed:
             feeds, ahead = self._feeds, EXTRA_AHEAD + sum(self._ahead.values())
-            largest = self._epoch.largest_bytes if self._epoch else 0
-            self._epoch = Schedule(request, known, feeds.limit_s, feeds.prefetch_bytes, ahead, largest)
+            largest = self.epoch.largest_bytes
+            self.epoch = Schedule(request, known, feeds.limit_s, feeds.prefetch_bytes, ahead, largest)
             self._changed.notify_all()
-            return self._epoch
 
     def close(self) -> None:
         """Close all connections, and drop batches under way."""
@@ -102,8 +100,7 @@ class FeedClient:
             return
         self._closed.set()
         with self._changed:
-            if self._epoch:
-                self._epoch.close()
+            self.epoch.close()
             self._changed.notify_all()
             threads = dict(self._open)
             for connection in threads:
@@ -125,31 +122,19 @@ class FeedClient:
                     if first:
                         self._start_others(server, processes)
                     first = False
-                    self._tell(server, "")
+                    self.epoch.problem(server, "")
                     if self._work(connection, server, f"{server}#{slot % processes}"):
                         pause_s = FIRST_PAUSE_S
                 except NotKnown as error:  # other servers may have the loader
-                    self._tell(server, error)
+                    self.epoch.problem(server, error)
                     return
                 except OSError as error:
-                    self._tell(server, error)
+                    self.epoch.problem(server, error)
                 except Exception as error:  # another attempt would not help
-                    self._fail(error)
+                    self.epoch.fail(error)
                     return
             self._closed.wait(pause_s)
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
-
-    def _tell(self, server: str, problem: object) -> None:
-        with self._changed:
-            if self._epoch:
-                self._epoch.problem(server, problem)
-
-    def _fail(self, error: Exception) -> None:
-        with self._changed:
-            while self._epoch is None and not self._closed.is_set():
-                self._changed.wait()
-            if self._epoch:
-                self._epoch.fail(error)
 
     def _start_others(self, server: str, processes: int) -> None:
         """Start all other connections to a server, and request as many batches ahead as the server's workers need."""
@@ -157,8 +142,7 @@ class FeedClient:
         connections = max(-(-CONNECTIONS_PER_PROCESS * processes // world), CONNECTIONS_PER_PROCESS)
         with self._changed:
             self._ahead[server] = max(-(-self._feeds.prefetch_factor * processes // world), 1)
-            if self._epoch:
-                self._epoch.more_ahead(self._ahead[server])
+            self.epoch.more_ahead(self._ahead[server])
             if not self._closed.is_set():
                 for number in range(1, min(connections, MOST_CONNECTIONS)):
                     self._start(server, number)
@@ -174,8 +158,6 @@ class FeedClient:
         """Receive batches over this connection until it breaks or the client closes. Return the number of batches."""
         came, done = 0, None
         while (epoch := self._next_epoch(done)) is not None:
-            if done is not None and _has_ended(connection):  # between epochs
-                return came
             done = epoch
             while (step := epoch.take(process)) is not None:
                 try:
@@ -192,9 +174,9 @@ class FeedClient:
 
     def _next_epoch(self, done: Schedule | None) -> Schedule | None:
         with self._changed:
-            while (self._epoch is None or self._epoch is done) and not self._closed.is_set():
+            while self.epoch is done and not self._closed.is_set():
                 self._changed.wait()
-            return None if self._closed.is_set() else self._epoch
+            return None if self._closed.is_set() else self.epoch
 
 
 class FeedClients:
@@ -207,10 +189,11 @@ class FeedClients:
     def begin(self, feeds: Feeds, request: Callable[[int], BatchRequest], known: Callable[[], int]) -> Schedule:
         """Request the first batches of an epoch through an idle client, or a new one."""
         with self._lock:
-            client = next((each for each in self._all if each.is_idle), None)
-            if client is None:
-                self._all.append(client := FeedClient(feeds))
-            return client.begin(request, known)
+            if client := next((each for each in self._all if each.epoch.closed), None):
+                client.begin(request, known)
+            else:
+                self._all.append(client := FeedClient(feeds, request, known))
+            return client.epoch
 
     def close(self) -> None:
         """Close all connections."""
@@ -292,16 +275,6 @@ def join(threads: Iterable[threading.Thread]) -> None:
     for thread in threads:
         if thread is not threading.current_thread():  # garbage collection may close a client in one of its threads
             thread.join(max(deadline - time.monotonic(), 0.0))
-
-
-def _has_ended(connection: socket.socket) -> bool:
-    """Return whether the other side has closed an idle connection."""
-    try:
-        return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
 
 
 def receive(

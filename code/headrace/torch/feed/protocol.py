@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from headrace.errors import InputError
-from headrace.torch.feed.encode import MOST_BATCH_BYTES, MOST_HEADER_BYTES
+from headrace.torch.feed.codec import MOST_BATCH_BYTES, MOST_HEADER_BYTES
 from headrace.training.handshake import Handshake
 from headrace.training.socket_buffers import receive, send
 

@@ -30,7 +30,7 @@ from headrace.errors import HeadraceError, InputError
 from headrace.linux.prctl import die_with_parent
 from headrace.linux.processes import close_sockets_on, reopen_files
 from headrace.torch.feed import protocol, script
-from headrace.torch.feed.encode import encode
+from headrace.torch.feed.codec import encode
 from headrace.torch.fetch.iterable_fetcher import IterableFetcher, ShardRequest, set_worker_info
 from headrace.torch.fetch.map_fetcher import BatchRequest, MapFetcher
 from headrace.torch.fetch.rng import WORKER, sample_seed, seed_all

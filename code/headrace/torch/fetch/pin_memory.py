@@ -1,6 +1,6 @@
 """Copy each batch from pinned memory to the GPU while the previous step computes.
 
-Batches from feed servers are received straight into pinned memory (`feed/decode.py`). torch's own loader pins the
+Batches from feed servers are received straight into pinned memory (`feed/codec.py`). torch's own loader pins the
 batches of local workers.
 """
 
