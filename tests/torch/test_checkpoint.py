@@ -36,11 +36,6 @@ def compiled(model):
     return torch.compile(model, backend="eager")
 
 
-def compiled_part(model):
-    model.module = compiled(model.module)
-    return model
-
-
 def by_name(model):
     return model.named_parameters()
 
@@ -55,7 +50,6 @@ WRAPPERS = {
     "compile": compiled,
     "compile(DDP)": lambda model: compiled(DistributedDataParallel(model)),
     "DDP(compile)": lambda model: DistributedDataParallel(compiled(model)),
-    "a compiled part": compiled_part,
 }
 wrappers = pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
 
@@ -114,46 +108,6 @@ def test_the_weights_in_a_checkpoint_have_the_names_of_the_bare_model(tmp_path, 
     Checkpoint(tmp_path).save(model, optimizer, Place().state)
     saved = torch.load(tmp_path / "epoch-0001" / "state.pt", weights_only=True)
     assert list(saved["model"]) == list(Net().state_dict())
-
-
-def test_the_modules_versions_are_kept_with_the_weights(tmp_path):
-    class Versioned(torch.nn.Linear):
-        _version = 3
-
-        def _load_from_state_dict(self, state, prefix, metadata, *rest):
-            self.loaded = metadata.get("version")
-            super()._load_from_state_dict(state, prefix, metadata, *rest)
-
-    def make_net(part_is_compiled):
-        net = torch.nn.Module()
-        net.part = Versioned(1, 1)
-        linear = net.part
-        net.part = compiled(linear) if part_is_compiled else linear
-        return net, linear, torch.optim.SGD(net.parameters(), 0.1)
-
-    for number, then in enumerate((True, False)):
-        folder = tmp_path / str(number)
-        net, _, optimizer = make_net(then)
-        Checkpoint(folder).save(net, optimizer, Place().state)
-        again, linear, optimizer = make_net(not then)
-        Checkpoint(folder).restore(again, optimizer, Place())
-        assert linear.loaded == 3
-
-
-def test_an_average_of_a_compiled_models_weights_is_resumed_without_compile(tmp_path):
-    def make_average(wrap):
-        model, _, optimizer = make(wrap, by_index)
-        average = torch.optim.swa_utils.AveragedModel(model)
-        return model, optimizer, average, Checkpoint(tmp_path, state={"average": average})
-
-    model, optimizer, average, checkpoint = make_average(compiled)
-    average.update_parameters(model)
-    checkpoint.save(model, optimizer, Place().state)
-    again, optimizer_again, average_again, checkpoint_again = make_average(WRAPPERS["plain"])
-    checkpoint_again.restore(again, optimizer_again, Place())
-    assert int(average_again.n_averaged) == 1
-    pairs = zip(average.parameters(), average_again.parameters(), strict=True)
-    assert all(torch.equal(*pair) for pair in pairs)
 
 
 def test_a_checkpoint_of_another_model_is_refused_in_one_line(tmp_path):

@@ -1,7 +1,7 @@
 """Checkpoints of model, optimizer and loader position, saved every ten minutes, after each epoch, and before a stop.
 
 Weights are saved under their names in the bare model, so a checkpoint does not depend on DistributedDataParallel or
-torch.compile.
+torch.compile around the model.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import json
 import os
 import pickle
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +29,6 @@ STATE_FILE = "state.pt"
 LOADER_FILE = "loader.json"
 STOPPING_S = 30.0
 """Seconds that rank 0 waits for the launcher to end it, after a checkpoint that the launcher has requested."""
-_COMPILED = "_orig_mod"
-"""Attribute in which a module from torch.compile holds the original one."""
 
 
 class Checkpoint:
@@ -85,12 +82,12 @@ class Checkpoint:
         try:
             state = torch.load(io.BytesIO(file), map_location="cpu", weights_only=True)
             place = json.loads(record)
-            _load_state(bare(model), state["model"])
+            bare(model).load_state_dict(state["model"])
             for group in state["optimizer"].get("param_groups", ()):
                 group.pop("param_names", None)  # keep the optimizer's own names: they depend on the model's wrappers
             optimizer.load_state_dict(state["optimizer"])
             for name, each in self._state.items():
-                _load_state(each, state["more"][name])
+                each.load_state_dict(state["more"][name])
         except pickle.UnpicklingError as error:
             raise InputError(
                 f"the newest checkpoint is unsafe to load ({error!s:.200}); delete it and save only numbers and tensors"
@@ -116,11 +113,10 @@ class Checkpoint:
         """Make a checkpoint on rank 0; `place` is the loader's `state_dict()`. Does nothing on other ranks."""
         if distributed.rank() != 0:
             return
-        more = {name: _state_of(each) for name, each in self._state.items()}
-        state = {"model": _state_of(bare(model)), "optimizer": optimizer.state_dict(), "more": more}
-        epoch, position = place["epoch"], place["position"]
+        more = {name: each.state_dict() for name, each in self._state.items()}
+        state = {"model": bare(model).state_dict(), "optimizer": optimizer.state_dict(), "more": more}
         write = functools.partial(torch.save, state)
-        path = self._folder.save(epoch, position, write, {LOADER_FILE: dict(place)})
+        path = self._folder.save(place["epoch"], place["position"], write, {LOADER_FILE: dict(place)})
         say("checkpoint", epoch=place["epoch"], path=path)
 
 
@@ -129,35 +125,7 @@ def bare(model: torch.nn.Module) -> torch.nn.Module:
     while True:
         if isinstance(model, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)):
             model = model.module
-        elif _COMPILED in model._modules:
-            model = model._modules[_COMPILED]
+        elif "_orig_mod" in model._modules:  # from torch.compile
+            model = model._modules["_orig_mod"]
         else:
             return model
-
-
-def _state_of(holder: Any) -> Any:
-    """Return an object's state. For a module, use the names that its state has without torch.compile."""
-    state = holder.state_dict()
-    return _renamed(state, _uncompiled) if isinstance(holder, torch.nn.Module) else state
-
-
-def _load_state(holder: Any, state: Any) -> None:
-    """Load an object's state. If it is a module, first rename the entries: torch.compile changes a module's names."""
-    if isinstance(holder, torch.nn.Module):
-        now = holder.state_dict()
-        names = {_uncompiled(name): name for name in (*now, *getattr(now, "_metadata", ()))}
-        state = _renamed(_renamed(state, _uncompiled), lambda name: names.get(name, name))
-    holder.load_state_dict(state)
-
-
-def _uncompiled(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part != _COMPILED)
-
-
-def _renamed(state: Any, rename: Callable[[str], str]) -> Any:
-    """Return a module's state with all names changed by `rename`, also in torch's `_metadata` (versions of modules)."""
-    renamed: Any = OrderedDict((rename(name), value) for name, value in state.items())
-    versions = getattr(state, "_metadata", None)
-    if versions is not None:
-        renamed._metadata = OrderedDict((rename(name), value) for name, value in versions.items())
-    return renamed
