@@ -10,7 +10,7 @@ import pytest
 from tests.support import ROOT
 
 PACKAGE, TESTS = ROOT / "code" / "headrace" / "torch", ROOT / "tests" / "torch"
-MOST_LINES, MOST_FILES = 4_790, 27
+MOST_LINES, MOST_FILES, MOST_TEST_LINES = 4_500, 26, 4_700
 """Decision record 30 says why; lower them when the package shrinks."""
 LOOKS = """
 import json, sys, types, warnings
@@ -102,7 +102,7 @@ def test_no_module_reads_code_or_frames_or_sets_what_is_not_its_own(path):
 def test_the_package_and_its_tests_stay_small():
     sizes = [(len(path.read_text().splitlines()), path) for path in modules()]
     assert sum(lines for lines, _ in sizes) <= MOST_LINES and len(sizes) <= MOST_FILES, sorted(sizes)
-    assert sum(len(path.read_text().splitlines()) for path in TESTS.rglob("*.py")) <= MOST_LINES
+    assert sum(len(path.read_text().splitlines()) for path in TESTS.rglob("*.py")) <= MOST_TEST_LINES
 
 
 def test_launchers_do_not_load_torch():

@@ -20,7 +20,6 @@ from tests.torch.lines import Lines
         ({"shuffle": 1, "sampler": [1]}, "mutually"),
         ({"in_order": False}, "in_order=False is not supported"),
         ({"pin_memory_device": "cuda"}, "pin_memory_device is not supported: use pin_memory=True or device="),
-        ({"prefetch_bytes": 0}, "prefetch_bytes is 0"),
         ({"shards": 2}, "shards is for an IterableDataset"),
     ],
 )

@@ -88,5 +88,5 @@ def test_a_sample_that_hangs_is_named(feeds):
 def test_a_sample_that_kills_its_process_ends_the_job_after_a_few(feeds):
     dataset = Draws(deadly=[0])
     address = feeds.serve(1, dataset, 4)
-    with pytest.raises(SampleError, match="feed processes ended while they made batch 0"):
+    with pytest.raises(SampleError, match="workers ended while they made batch 0 of this rank"):
         list(feeds.loader([address], dataset, 4))

@@ -1,6 +1,6 @@
 """The positions of an epoch that each rank takes, for any size, any number of ranks and any start."""
 
-from headrace.torch.sampling.rank_batches import Epoch
+from headrace.torch.sampling.rank_batches import EpochPlan
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler
@@ -10,7 +10,7 @@ counts, batches, worlds = st.integers(1, 60), st.integers(1, 9), st.integers(1, 
 
 def taken(count, batch, world, start=0, drop_last=False, steps=None):
     """Return the positions that all ranks take together, step by step, and the first position that is left."""
-    ranks = [Epoch(count, batch, rank, world, start, drop_last) for rank in range(world)]
+    ranks = [EpochPlan(range(count), batch, rank, world, start, drop_last) for rank in range(world)]
     assert len({len(each) for each in ranks}) == 1, "ranks make different numbers of steps"
     number = len(ranks[0]) if steps is None else min(steps, len(ranks[0]))
     found = [position for step in range(number) for each in ranks for position in each.positions(step)]
@@ -44,9 +44,9 @@ def test_another_number_of_ranks_goes_on_at_any_step_and_what_repeats_is_the_epo
 @given(counts, batches, worlds, st.integers(0, 20))
 def test_the_steps_after_a_resume_are_those_that_would_have_followed(count, batch, world, steps):
     for rank in range(world):
-        whole = Epoch(count, batch, rank, world)
+        whole = EpochPlan(range(count), batch, rank, world)
         done = min(steps, len(whole))
-        rest = Epoch(count, batch, rank, world, start=whole.position_after(done))
+        rest = EpochPlan(range(count), batch, rank, world, start=whole.position_after(done))
         expected = [whole.positions(step) for step in range(done, len(whole))]
         assert [rest.positions(step) for step in range(len(rest))] == expected
 
@@ -55,5 +55,5 @@ def test_the_steps_after_a_resume_are_those_that_would_have_followed(count, batc
 def test_the_order_is_that_of_torchs_distributed_sampler(count, world, drop_last):
     for rank in range(world):
         theirs = DistributedSampler(range(count), world, rank, shuffle=False, drop_last=drop_last)
-        own = Epoch(count, 1, rank, world, drop_last=drop_last)
+        own = EpochPlan(range(count), 1, rank, world, drop_last=drop_last)
         assert [position for step in range(len(own)) for position in own.positions(step)] == list(theirs)

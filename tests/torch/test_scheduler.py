@@ -117,5 +117,5 @@ def test_nothing_within_the_limit_is_an_error_that_names_the_servers():
     made, clock = schedule(limit_s=0.2)
     made.problem("algo-1:6001", "Connection refused")
     clock.by = 0.15  # seconds pass at each look
-    with pytest.raises(DeadlineError, match=r"batch 0 has not come .*algo-1:6001: Connection refused"):
+    with pytest.raises(DeadlineError, match=r"batch 0 of this rank has not come .*algo-1:6001: Connection refused"):
         made.next()

@@ -37,9 +37,8 @@ WAIT_SHARE = 0.9
 DEFAULT_STALL_TIMEOUT_S = 600.0
 DEFAULT_PREFETCH_FACTOR = 2
 """Default of `prefetch_factor`, the same as torch's."""
-Step = tuple[Any, Callable[[], None]]
-"""A batch, and the function to call when the script takes it."""
-Steps = Generator[Step, None, None]
+Steps = Generator[tuple[Any, Callable[[], None]], None, None]
+"""Yields batches, each with the function to call when the script takes it."""
 _say_once = functools.cache(say)
 
 
@@ -120,7 +119,7 @@ class DataLoader(TorchDataLoader[Any]):
         distributed.check_world()
         self.rank, self.ranks = (distributed.rank(), distributed.world_size()) if shard_by_rank else (0, 1)
         self.is_stream = isinstance(dataset, IterableDataset)
-        _check(self.is_stream, on_error, shards, prefetch_bytes, torchs)
+        _check(self.is_stream, on_error, shards, torchs)
         self._copies = DeviceCopies(torch.device(device)) if device is not None else None
         if self._copies and self._copies.pins:
             torchs["pin_memory"] = True
@@ -144,8 +143,8 @@ class DataLoader(TorchDataLoader[Any]):
         if seed is None:
             seed = self._place.seed if self.generator is None else self.generator.initial_seed()
         self.seed = int(seed)
-        self.epoch, self._sampler_epoch = self._place.next_epoch, self.planner.sampler_epoch()
-        self.epoch = self._sampler_epoch or self.epoch
+        self._sampler_epoch = self.planner.sampler_epoch()
+        self.epoch = self._sampler_epoch or self._place.next_epoch
         self._position = 0
         self.begun = self._whole = False  # whether this epoch has begun, and whether it is over
         self._servers = script.feed_servers(os.environ)
@@ -173,13 +172,12 @@ class DataLoader(TorchDataLoader[Any]):
     @functools.cached_property
     def config(self) -> dict[str, Any]:
         """Facts that must be the same on all ranks and feed servers. They are collected once, at the first read."""
-        length = None if self.is_stream or not hasattr(self.dataset, "__len__") else len(self.dataset)
-        return loader_config(self.dataset, length=length, on_error=self.on_error)
+        return loader_config(self)
 
     def fetcher(self) -> MapFetcher | IterableFetcher:
         """Return the object that makes this loader's batches."""
         if self.is_stream:
-            return IterableFetcher(self.dataset, self.collate_fn, self.worker_init_fn, self.num_workers)
+            return IterableFetcher(self)
         return MapFetcher(self.dataset, self.collate_fn, self.batch_sampler is not None, self.on_error)
 
     @property
@@ -265,11 +263,10 @@ class DataLoader(TorchDataLoader[Any]):
 
     def _find_feeds(self) -> None:
         """Ask feed servers for the loader. If they do not have it, this rank makes the batches of all epochs."""
-        hello = {"loader": self.key, "config": self.config, "late": self._place.late}
         feeds = Feeds(
             servers=self._servers,
             secret=os.environ.get(SECRET_VARIABLE, ""),
-            hello=hello,
+            hello={"loader": self.key, "config": self.config, "late": self._place.late},
             rank=distributed.rank(),
             world=distributed.world_size(),
             limit_s=self._limit_s,
@@ -277,11 +274,11 @@ class DataLoader(TorchDataLoader[Any]):
             prefetch_factor=self.prefetch_factor or DEFAULT_PREFETCH_FACTOR,
             prefetch_bytes=self._prefetch_bytes,
         )
-        if wait_until_known(feeds.servers, feeds.secret, hello, self._limit_s):
+        if wait_until_known(feeds.servers, feeds.secret, feeds.hello, self._limit_s):
             self._feeds = feeds
             return
         self._servers = ()
-        _print_once(
+        script.print_once(
             "data hosts do not have a loader of the script, since it is made after training has begun. This rank makes "
             "its batches in num_workers processes. If data hosts are to make them, create the loader before training, "
             "or give it the same name in each epoch (name='train')"
@@ -297,7 +294,7 @@ class DataLoader(TorchDataLoader[Any]):
                 store, f"loader {self.key}, epoch {self.epoch}", self.rank, self._limit_s, {**self.config, **begins}
             )
         elif self.ranks > 1:
-            _print_once(
+            script.print_once(
                 "warning: torch.distributed does not connect the ranks: call headrace.torch.init(). Otherwise each "
                 "rank trains its own model, unless another library averages the gradients"
             )
@@ -318,7 +315,7 @@ class DataLoader(TorchDataLoader[Any]):
         number = self.epoch
         for step in itertools.takewhile(plan.has, itertools.count()):
             fetched = source.next()
-            after, whole = plan.epoch.position_after(step + 1), step + 1 == plan.known()
+            after, whole = plan.position_after(step + 1), step + 1 == plan.known()
             yield fetched.batch, functools.partial(self._take, fetched, number, after, whole)
 
     def _open_stream(self) -> tuple[Steps, Any]:
@@ -401,12 +398,7 @@ def _drop_rest(process: int, steps: Steps, source: Any) -> None:
             steps.close()
 
 
-@functools.cache
-def _print_once(text: str) -> None:
-    print(text, flush=True)
-
-
-def _check(is_stream: bool, on_error: str, shards: int, prefetch_bytes: int, torchs: dict[str, Any]) -> None:
+def _check(is_stream: bool, on_error: str, shards: int, torchs: dict[str, Any]) -> None:
     """Raise `InputError` for invalid values of headrace's own arguments, and for unsupported arguments of torch."""
     if on_error not in ON_ERROR:
         raise InputError(f"on_error is {on_error!r}; expected one of {', '.join(ON_ERROR)}")
@@ -414,8 +406,6 @@ def _check(is_stream: bool, on_error: str, shards: int, prefetch_bytes: int, tor
         raise InputError("shards is for an IterableDataset; leave it out for a map-style dataset")
     if is_stream and on_error == "skip":
         raise InputError("on_error='skip' needs a map-style dataset. In an IterableDataset, catch errors in __iter__")
-    if prefetch_bytes < 1:
-        raise InputError(f"prefetch_bytes is {prefetch_bytes}; expected a number of bytes, at least 1")
     if torchs.pop("in_order", True) is False:
         raise InputError("in_order=False is not supported, since a resume relies on the order of batches: leave it out")
     if torchs.get("pin_memory_device"):

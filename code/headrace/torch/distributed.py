@@ -26,8 +26,6 @@ from headrace.rank.liveness import innermost_frame
 ALONE = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
 """Environment variables that torchrun sets for a job of one process."""
 _RANK, _RANKS = "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"
-DEFAULT_TIMEOUT_S = 1800.0
-"""torch's default timeout of a collective, in seconds."""
 LOOK_EVERY_S = 0.5
 WAITING_SHARE = 0.2
 """Share of `stall_timeout_s` after which a rank reports that it waits in a collective."""
@@ -102,8 +100,8 @@ def init(backend: str = "") -> None:
         torch.cuda.set_device(own)
     name = backend or ("nccl" if own.type == "cuda" else "gloo")
     # The launcher's watchdog names the rank that hangs after stall_timeout_s; torch's deadline is only a fallback.
-    timeout_s = 2 * float(os.environ.get(STALL_TIMEOUT_VARIABLE) or DEFAULT_TIMEOUT_S / 2) + 60
-    limit = datetime.timedelta(seconds=timeout_s)
+    stall_timeout_s = os.environ.get(STALL_TIMEOUT_VARIABLE)
+    limit = datetime.timedelta(seconds=2 * float(stall_timeout_s) + 60) if stall_timeout_s else None
     if "MASTER_ADDR" in os.environ:
         dist.init_process_group(name, timeout=limit)
     else:

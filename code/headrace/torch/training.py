@@ -64,11 +64,6 @@ class Training:
     def measure_ideal_step(self, step: Callable[[Any], Any], batch: Any, *others: Any) -> None:
         """Measure the time of a step that waits for nothing. All ranks must call this, just before `epochs`.
 
-            training.measure_ideal_step(step, (images, labels))
-            for epoch in training.epochs(5):
-                for batch in training.steps():
-                    step(batch)
-
         It makes a few steps. Then it restores, to the last bit, the model's weights, buffers and gradients, the
         optimizer, and the random generators of Python, NumPy and torch. Time that the loop spends outside `step` counts
         as waiting for data.

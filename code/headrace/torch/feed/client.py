@@ -13,7 +13,7 @@ from typing import Any
 
 from headrace.errors import DeadlineError, InputError
 from headrace.rank import liveness, receipts
-from headrace.torch.feed import protocol
+from headrace.torch.feed import protocol, script
 from headrace.torch.feed.codec import Decoder
 from headrace.torch.feed.scheduler import Schedule
 from headrace.torch.fetch.map_fetcher import BatchRequest, Fetched, SampleError
@@ -80,8 +80,8 @@ class FeedClient:
         keep_freed_memory()
         self._feeds, self._pid, self._closed = feeds, os.getpid(), threading.Event()
         self._changed = threading.Condition(threading.RLock())  # garbage collection may call close while it is held
-        self.epoch = Schedule(request, known, feeds.limit_s, feeds.prefetch_bytes, EXTRA_AHEAD)
-        self._ahead: dict[str, int] = {}
+        self._ahead = EXTRA_AHEAD
+        self.epoch = Schedule(request, known, feeds.limit_s, feeds.prefetch_bytes, self._ahead)
         self._open: dict[socket.socket, threading.Thread] = {}
         for server in feeds.servers:
             self._start(server, 0)
@@ -89,9 +89,8 @@ class FeedClient:
     def begin(self, request: Callable[[int], BatchRequest], known: Callable[[], int]) -> None:
         """Request the first batches of another epoch. Call this only when the epoch before is closed."""
         with self._changed:
-            feeds, ahead = self._feeds, EXTRA_AHEAD + sum(self._ahead.values())
-            largest = self.epoch.largest_bytes
-            self.epoch = Schedule(request, known, feeds.limit_s, feeds.prefetch_bytes, ahead, largest)
+            feeds, largest = self._feeds, self.epoch.largest_bytes
+            self.epoch = Schedule(request, known, feeds.limit_s, feeds.prefetch_bytes, self._ahead, largest)
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -112,19 +111,22 @@ class FeedClient:
 
     def _keep(self, server: str, number: int) -> None:
         """Keep one connection to a server open, and reconnect when it breaks. Connection 0 also starts the others."""
-        pause_s, first = FIRST_PAUSE_S, number == 0
+        pause_s, is_first = FIRST_PAUSE_S, number == 0
+        slot = self._feeds.rank + number * self._feeds.world  # spreads the ranks over a server's workers
         while not self._closed.is_set():
             with contextlib.ExitStack() as stack:
                 try:
-                    slot = self._feeds.rank + number * self._feeds.world  # spreads the ranks over a server's workers
                     connection, processes = enter(server, self._feeds.secret, self._feeds.hello, slot, stack)
-                    self._note_open(connection, stack)
-                    if first:
+                    with self._changed:
+                        if self._closed.is_set():
+                            return
+                        self._open[connection] = threading.current_thread()
+                    stack.callback(self._open.pop, connection)
+                    if is_first:
                         self._start_others(server, processes)
-                    first = False
+                    is_first, pause_s = False, FIRST_PAUSE_S
                     self.epoch.problem(server, "")
-                    if self._work(connection, server, f"{server}#{slot % processes}"):
-                        pause_s = FIRST_PAUSE_S
+                    self._work(connection, server, f"{server}#{slot % processes}")
                 except NotKnown as error:  # other servers may have the loader
                     self.epoch.problem(server, error)
                     return
@@ -140,43 +142,31 @@ class FeedClient:
         """Start all other connections to a server, and request as many batches ahead as the server's workers need."""
         world = self._feeds.world
         connections = max(-(-CONNECTIONS_PER_PROCESS * processes // world), CONNECTIONS_PER_PROCESS)
+        ahead = max(-(-self._feeds.prefetch_factor * processes // world), 1)
         with self._changed:
-            self._ahead[server] = max(-(-self._feeds.prefetch_factor * processes // world), 1)
-            self.epoch.more_ahead(self._ahead[server])
+            self._ahead += ahead
+            self.epoch.more_ahead(ahead)
             if not self._closed.is_set():
                 for number in range(1, min(connections, MOST_CONNECTIONS)):
                     self._start(server, number)
 
-    def _note_open(self, connection: socket.socket, stack: contextlib.ExitStack) -> None:
-        with self._changed:
-            if self._closed.is_set():
-                raise OSError("closed")
-            self._open[connection] = threading.current_thread()
-        stack.callback(self._open.pop, connection)
-
-    def _work(self, connection: socket.socket, server: str, process: str) -> int:
-        """Receive batches over this connection until it breaks or the client closes. Return the number of batches."""
-        came, done = 0, None
-        while (epoch := self._next_epoch(done)) is not None:
-            done = epoch
+    def _work(self, connection: socket.socket, server: str, process: str) -> None:
+        """Receive batches over this connection until it breaks or the client closes."""
+        epoch: Schedule | None = None
+        while not self._closed.is_set():
+            with self._changed:
+                while self.epoch is epoch and not self._closed.is_set():
+                    self._changed.wait()
+                epoch = self.epoch
             while (step := epoch.take(process)) is not None:
                 try:
                     protocol.send_record(connection, epoch.request(step).as_json())
-                    fetched, size = receive(connection, server, process, self._feeds.pin_memory)
-                    epoch.came(step, fetched, size)
-                    came += 1
+                    epoch.came(step, *receive(connection, server, process, self._feeds.pin_memory))
                 except SampleError as error:
                     epoch.came(step, error)
                 except OSError as error:
                     epoch.broke(step, process, error)
-                    return came
-        return came
-
-    def _next_epoch(self, done: Schedule | None) -> Schedule | None:
-        with self._changed:
-            while self.epoch is done and not self._closed.is_set():
-                self._changed.wait()
-            return None if self._closed.is_set() else self.epoch
+                    return
 
 
 class FeedClients:
@@ -242,7 +232,7 @@ def wait_until_known(servers: Sequence[str], secret: str, hello: Mapping[str, An
     Raises:
         DeadlineError: no server has answered for `limit_s` seconds.
     """
-    pause_s, heard, told = FIRST_PAUSE_S, time.monotonic(), False
+    pause_s, heard = FIRST_PAUSE_S, time.monotonic()
     while time.monotonic() - heard < limit_s:
         problems, is_coming = [], False
         for server in servers:
@@ -260,9 +250,7 @@ def wait_until_known(servers: Sequence[str], secret: str, hello: Mapping[str, An
         if is_coming:
             heard = time.monotonic()
             liveness.note_progress()
-            if not told:
-                print("data hosts run the script up to the next loader; waiting for them", flush=True)
-            told = True
+            script.print_once("data hosts run the script up to the next loader; waiting for them")
         time.sleep(pause_s)
         pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
     problem = "; ".join(filter(None, problems))
@@ -295,7 +283,8 @@ def receive(
         alive(header)
         kind, header, payload_bytes = protocol.receive_head(connection)
     if kind == protocol.FAILED:
-        raise _failure(header, process)
+        first, newline, rest = header.decode(errors="replace").partition("\n")
+        raise SampleError(f"{first} [on {process}]{newline}{rest}")
     if kind == protocol.OVER:
         return Fetched(None, over=True), 0
     decoder = Decoder(header, payload_bytes, pin_memory)
@@ -303,8 +292,3 @@ def receive(
     fetched = Fetched(decoder.batch(), decoder.skipped, state=decoder.state)
     _received.add(server, payload_bytes)
     return fetched, payload_bytes
-
-
-def _failure(header: bytes, process: str) -> SampleError:
-    first, newline, rest = header.decode(errors="replace").partition("\n")
-    return SampleError(f"{first} [on {process}]{newline}{rest}")

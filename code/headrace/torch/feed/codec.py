@@ -67,10 +67,7 @@ def encode(batch: Any, skipped: Sequence[tuple[Any, str]] = (), state: Any = Non
         state: the dataset's own `state_dict()` after this batch, in JSON types; None if the dataset has none.
     """
     encoder = _Encoder()
-    try:
-        described = encoder.describe(batch)
-    except _CannotBeSentError as error:
-        raise InputError(f"a batch with {error}") from error
+    described = encoder.describe(batch)
     record = {"batch": described, "memory": encoder.memory, "skipped": list(skipped), "state": state}
     header = json.dumps(record, separators=(",", ":")).encode()
     if len(header) > MOST_HEADER_BYTES:
@@ -81,10 +78,6 @@ def encode(batch: Any, skipped: Sequence[tuple[Any, str]] = (), state: Any = Non
     if sum(each.nbytes for each in encoder.buffers) > MOST_BATCH_BYTES:
         raise InputError("a batch of more than 8 GiB cannot be sent: make batches smaller")
     return header, encoder.buffers
-
-
-class _CannotBeSentError(InputError):
-    """Raised for a part of a batch that cannot be sent, with advice."""
 
 
 class _Encoder:
@@ -105,7 +98,7 @@ class _Encoder:
 
         kind = type(value)
         if level > MOST_LEVELS:
-            raise _CannotBeSentError(f"parts nested deeper than {MOST_LEVELS} levels cannot be sent: flatten them")
+            raise _cannot_be_sent(f"parts nested deeper than {MOST_LEVELS} levels", "flatten them")
         if kind in PLAIN:
             return {"v": value}
         if kind in (torch.Tensor, torch.nn.Parameter):
@@ -120,7 +113,7 @@ class _Encoder:
         for name, (written, write, _) in WRITTEN.items():
             if kind is written:
                 if name == "datetime" and (value.fold or not isinstance(value.tzinfo, (datetime.timezone, type(None)))):
-                    raise _CannotBeSentError("a named time zone cannot be sent: have collate_fn return its isoformat()")
+                    raise _cannot_be_sent("a named time zone", "have collate_fn return its isoformat()")
                 return {"written": name, "text": write(value)}
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return {"named": _name(kind), "of": each_of(value)}
@@ -130,7 +123,7 @@ class _Encoder:
             return {"dict": list(value), "of": each_of(value.values())}
         if isinstance(value, MAPPINGS):
             described = {"mapping": _name(dict), "keys": each_of(value), "of": each_of(value.values())}
-            if kind is defaultdict:
+            if type(value) is defaultdict:
                 return described | {"default": getattr(value.default_factory, "__name__", "")}
             return described | {"mapping": _name(kind), "attributes": self._attributes_of_mapping(value, level)}
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -142,11 +135,9 @@ class _Encoder:
         if is_plain(kind):
             return {"object": _name(kind)} | attributes(vars(value))
         if isinstance(value, np.ndarray):
-            raise _CannotBeSentError("an array of Python objects cannot be sent: have collate_fn return its tolist()")
-        raise _CannotBeSentError(
-            f"a {kind.__module__}.{kind.__qualname__} cannot be sent: have collate_fn return tensors, arrays, numbers "
-            "and texts, in lists, tuples, dicts or objects of plain classes"
-        )
+            raise _cannot_be_sent("an array of Python objects", "have collate_fn return its tolist()")
+        advice = "have collate_fn return tensors, arrays, numbers and texts, in lists, tuples, dicts or plain objects"
+        raise _cannot_be_sent(f"a {kind.__module__}.{kind.__qualname__}", advice)
 
     def _attributes_of_mapping(self, mapping: Any, level: int) -> dict[str, Any]:
         """Return the header's entries for a mapping's attributes.
@@ -161,7 +152,7 @@ class _Encoder:
             before = len(self.buffers)
             try:
                 attributes[name] = self.describe(held, level + 1)
-            except _CannotBeSentError:
+            except InputError:
                 if not name.startswith("_"):
                     raise
                 del self.memory[before:], self.buffers[before:]
@@ -173,8 +164,7 @@ class _Encoder:
         try:
             described = whole.dtype.descr if whole.dtype.names else whole.dtype.str
         except ValueError as error:
-            what = f"an array of {whole.dtype} cannot be sent ({error})"
-            raise _CannotBeSentError(f"{what}: have collate_fn copy it") from error
+            raise _cannot_be_sent(f"an array of {whole.dtype} ({error})", "have collate_fn copy it") from error
         self.memory.append({"array": described, "shape": list(array.shape)})
         self.buffers.append(_bytes_of(whole))
         return len(self.memory) - 1
@@ -184,7 +174,7 @@ class _Encoder:
         name = str(tensor.dtype).removeprefix("torch.")
         if tensor.is_nested or tensor.layout != torch.strided or name not in DTYPES:
             kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
-            raise _CannotBeSentError(f"a {kind} tensor of {name} cannot be sent: have collate_fn make it dense")
+            raise _cannot_be_sent(f"a {kind} tensor of {name}", "have collate_fn make it dense")
         described: dict[str, Any] = {"tensor": name, "shape": list(tensor.shape)}
         if tensor.requires_grad:
             described["grad"] = True
@@ -200,8 +190,12 @@ class _Encoder:
 def _name(kind: type) -> str:
     if "<locals>" in kind.__qualname__:
         advice = f"define {kind.__name__} at the top level of the script or of a module, where ranks find it"
-        raise _CannotBeSentError(f"a {kind.__qualname__} cannot be sent: {advice}")
+        raise _cannot_be_sent(f"a {kind.__qualname__}", advice)
     return f"{kind.__module__}:{kind.__qualname__}"
+
+
+def _cannot_be_sent(part: str, advice: str) -> InputError:
+    return InputError(f"a batch with {part} cannot be sent: {advice}")
 
 
 class Decoder:

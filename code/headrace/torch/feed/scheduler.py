@@ -1,4 +1,4 @@
-"""The schedule of an epoch, which assigns batches to connections. It uses no sockets; the connections' threads call it.
+"""A schedule, which assigns batches to connections. It uses no sockets; the connections' threads call it.
 
 A batch's number is its step. A free connection takes the next step, so a fast server makes more batches. If a
 connection breaks, or a batch is late, the batch is requested on a second connection. The first answer counts.
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.errors import DeadlineError
-from headrace.torch.fetch.map_fetcher import BatchRequest, SampleError
+from headrace.torch.fetch.map_fetcher import SampleError
 
 DEFAULT_PREFETCH_BYTES, LEAST_AHEAD = 2 << 30, 2
 """By default, batches requested ahead take at most `DEFAULT_PREFETCH_BYTES`; `LEAST_AHEAD` are allowed at any size."""
@@ -36,7 +36,8 @@ class _Asked:
 
 
 class Schedule:
-    """The steps of one epoch. The threads of a rank's connections receive the batches; the rank takes them in order.
+    """The steps of one epoch, or of one shard of a stream. The threads of a rank's connections receive the batches; the
+    rank takes them in order.
 
     Args:
         request: returns the request for the batch of a step.
@@ -45,20 +46,24 @@ class Schedule:
         most_bytes: limit on the bytes of batches that are requested and not yet used.
         ahead: limit on the number of batches that are requested and not yet used; `more_ahead` raises it.
         largest_bytes: bytes of the largest batch of an earlier epoch; 0: unknown.
+        least_ahead: number of batches that may be requested and not yet used whatever their size.
+        name: returns a step's name for error messages.
     """
 
     def __init__(
         self,
-        request: Callable[[int], BatchRequest],
+        request: Callable[[int], Any],
         known: Callable[[], int],
         limit_s: float,
         most_bytes: int,
         ahead: int = 0,
         largest_bytes: int = 0,
+        least_ahead: int = LEAST_AHEAD,
+        name: Callable[[int], str] = "batch {} of this rank".format,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.request, self._known, self._steps = request, known, known()
-        self._ahead, self._most_bytes = ahead, most_bytes
+        self._ahead, self._least_ahead, self._most_bytes, self._name = ahead, least_ahead, most_bytes, name
         self._limit_s, self._clock = limit_s, clock
         self._lock = threading.RLock()  # a signal handler of the rank may call close while it is held
         self._here = threading.Condition(self._lock)  # the rank waits for its batch
@@ -80,20 +85,28 @@ class Schedule:
             self._ahead += count
             self._free.notify_all()
 
-    def take(self, process: str) -> int | None:
-        """Wait for a step, and assign it to this process; return None when the epoch is over."""
+    def take(self, process: str, wait: bool = True) -> int | None:
+        """Assign a step to this process, and return it. Without a step, wait for one; return None if the epoch is over.
+
+        Args:
+            wait: false: return None at once if there is no step.
+        """
         with self._lock:
             while not self.closed and self._error is None:
                 step = next((step for step in self._again if process not in self._asked[step].by), None)
-                fit = max(self._most_bytes // self.largest_bytes, LEAST_AHEAD) if self.largest_bytes else self._ahead
+                ahead = self._ahead
+                if self.largest_bytes:
+                    ahead = min(ahead, max(self._most_bytes // self.largest_bytes, self._least_ahead))
                 if step is not None:
                     self._again.remove(step)
-                elif self._next < min(self._steps, self._wanted + min(self._ahead, fit)):
+                elif self._next < min(self._steps, self._wanted + ahead):
                     step, self._next = self._next, self._next + 1
                     self._asked[step] = _Asked()
-                else:
+                elif wait:
                     self._free.wait(LOOK_EVERY_S)
                     continue
+                else:
+                    break
                 self._asked[step].by.append(process)
                 self._asked[step].at = self._clock()
                 return step
@@ -116,8 +129,12 @@ class Schedule:
         if step == self._wanted:
             self._here.notify()
 
+    def hear(self) -> None:
+        """Note that a server makes progress."""
+        self._heard_at = self._clock()
+
     def broke(self, step: int, process: str, what: object) -> None:
-        """Reassign a step to another process, since this process's connection has ended."""
+        """Reassign a step to another process, since this process's connection has ended, or is silent for too long."""
         with self._lock:
             if self.closed:
                 return
@@ -126,12 +143,14 @@ class Schedule:
                 return
             asked = self._asked[step]
             asked.by.remove(process)
-            if self._clock() - asked.broke_at >= BREAKS_APART_S:
+            if self._clock() - asked.broke_at >= BREAKS_APART_S and not isinstance(what, TimeoutError):
                 asked.breaks, asked.broke_at = asked.breaks + 1, self._clock()
             if asked.breaks >= MOST_BREAKS:
-                error = f"{asked.breaks} feed processes ended while they made batch {step} of this rank"
-                error += ": does a sample of this batch or of the next one crash them, or is there too little memory? "
-                self._put(step, SampleError(error + "See their hosts' logs"))
+                error = (
+                    f"{asked.breaks} workers ended while they made {self._name(step)}: does a sample of this batch or "
+                    "of the next one crash them, or is there too little memory? See their hosts' logs"
+                )
+                self._put(step, SampleError(error))
             elif not asked.by and step not in self._again:
                 self._again.append(step)
             self._free.notify_all()
@@ -173,7 +192,7 @@ class Schedule:
                     raise self._error
                 if self._clock() - max(began, self._heard_at) > self._limit_s:
                     problems = "; ".join(f"{who}: {what}" for who, what in sorted(self._problems.items()) if what)
-                    what = f"batch {step} has not come from the feed servers within {self._limit_s:g} s"
+                    what = f"{self._name(step)} has not come from the feed servers within {self._limit_s:g} s"
                     raise DeadlineError(f"{what} ({problems or 'all answered'}): see the data hosts' logs")
                 self._ask_again_if_late(step)
                 self._here.wait(LOOK_EVERY_S)

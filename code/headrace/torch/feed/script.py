@@ -6,6 +6,7 @@ know it, is its `name=` or its number in creation order. On a feed server the sc
 
 from __future__ import annotations
 
+import functools
 import os
 import runpy
 import sys
@@ -24,12 +25,6 @@ from headrace.rank.failure import in_a_line
 from headrace.torch import distributed
 
 WITHOUT_DATA_HOSTS = "train without data hosts: --no-is_hetero --tf_data_mode local"
-MOST_STEPS = 20
-"""Limit on optimizer steps before the first batch. A few are allowed, since some scripts warm up."""
-TRAINS_HERE = (
-    "the script trains before it takes a batch of a headrace.torch.DataLoader, so a feed server has nothing to make. "
-    f"Iterate over the loader itself, or {WITHOUT_DATA_HOSTS}"
-)
 OTHER_PROCESS = (
     "the script makes loaders in processes that it starts itself (torch.multiprocessing.spawn, for example). headrace "
     "starts a process for each rank: call the training function directly, with headrace.torch.local_rank()"
@@ -59,23 +54,21 @@ class Place:
     iterations: int = 0
 
 
-@dataclass
 class _Process:
     """State of the script in this process."""
 
     is_server = False
     server: Any = None
     """A `feed.server.FeedServer`; None on a rank, and in a feed server's workers."""
-    processors: int = 0
+    processors = 0
     """Number of worker processes with which a feed server's script makes batches for itself, not for ranks."""
     begun = False
     """Whether the script has requested a batch."""
-    steps = 0
-    """Number of optimizer steps before the first batch."""
 
 
 process = _Process()
-_counts = {"": 0, "own ": 0}
+_counts = {True: 0, False: 0}
+"""Numbers of loaders without a name: of those that ranks share, and of others."""
 _places: dict[str, Place] = {}
 _loaders: dict[str, Any] = {}
 """All loaders of the script, by key; filled only on a feed server."""
@@ -116,16 +109,14 @@ def register(loader: Any, shared: bool, name: str) -> Place:
     """
     if process.begun and name in _places:
         return _places[name]
-    kind = "" if shared else "own "
-    number = _counts[kind]
-    key = name or f"{kind}{number}"
+    if name:
+        key, number = name, zlib.crc32(name.encode()) + 2 * _OWN_NUMBERS
+    else:
+        count = _counts[shared]
+        _counts[shared] += 1
+        key, number = (str(count), count) if shared else (f"own {count}", count + _OWN_NUMBERS)
     if key in _places:
         raise InputError(f"two loaders have the name {key!r}; give each a name of its own")
-    if name:
-        number = zlib.crc32(name.encode()) + 2 * _OWN_NUMBERS
-    else:
-        _counts[kind] += 1
-        number += 0 if shared else _OWN_NUMBERS
     place = _places[key] = Place(key, number * _APART, process.begun)
     if is_feed_server():
         _loaders[key] = loader
@@ -151,16 +142,21 @@ def training_begins() -> None:
         process.server.serve_for_good()
 
 
-def _step_made(optimizer: Any, *_: Any) -> None:
-    """Note an optimizer's step on a feed server, before torch makes it."""
-    if process.server is None:  # a worker
-        return
-    if process.begun:
+def _step_made(*_: Any) -> None:
+    """Stop a feed server's script for good where it trains on a loader's batches. torch calls this before a step."""
+    if not process.begun:
+        print_once(
+            "the script trains before it takes a batch of a headrace.torch.DataLoader. If it takes none, a data host "
+            f"has nothing to do: iterate over the loader itself, or {WITHOUT_DATA_HOSTS}"
+        )
+    elif process.server is not None:  # not in a worker
         process.server.serve_for_good()
-    elif any(each.grad is not None for group in optimizer.param_groups for each in group["params"]):
-        process.steps += 1
-        if process.steps > MOST_STEPS:
-            process.server.refuse(TRAINS_HERE)
+
+
+@functools.cache
+def print_once(text: str) -> None:
+    """Print a text the first time that this process comes here."""
+    print(text, flush=True)
 
 
 def run_until_first_batch(script: str, arguments: Sequence[str], server: Any, processors: int) -> NoReturn:

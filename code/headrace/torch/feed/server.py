@@ -60,10 +60,8 @@ class FeedServer:
         self._address, self._port, self._secret = address, port, secret
         self._pool = WorkerPool(processes, stall_timeout_s)
         self._loaders: Mapping[str, Any] = {}
-        self._closed = threading.Event()
         self._wanted: set[str] = set()
         """Loaders that ranks have asked for and the script has not made yet."""
-        self._asked = threading.Event()
         self._for_good = False
         self._listener: socket.socket | None = None
 
@@ -82,7 +80,7 @@ class FeedServer:
         self._listener = socket.create_server(("0.0.0.0", self._port), backlog=512, reuse_port=False)
         self._pool.port = self._listener.getsockname()[1]
         threading.Thread(target=self._pool.keep, name="keep workers", daemon=True).start()
-        threading.Thread(target=self._accept, name="accept", daemon=True).start()
+        threading.Thread(target=self._accept, args=(self._listener,), name="accept", daemon=True).start()
         name = os.environ.get("HEADRACE_SERVER_NAME", "worker")
         say(FEED_READY, name=name, address=self._address, loaders=len(self._loaders), processes=self._pool.count)
 
@@ -90,8 +88,7 @@ class FeedServer:
         """Serve these loaders, in their present state, until a rank asks for a loader that is not among them."""
         self.start(loaders)
         while self._wanted <= loaders.keys():
-            self._asked.wait(LOOK_EVERY_S)  # the timeout lets this thread run signal handlers
-            self._asked.clear()
+            time.sleep(LOOK_EVERY_S)
         self._pool.at_rest.clear()
         wanted = ", ".join(self._wanted - loaders.keys())
         print(f"a rank asks for loader {wanted}, which the script makes later: continuing the script", flush=True)
@@ -100,7 +97,7 @@ class FeedServer:
         """Serve the loaders that the script has made so far. The script does not continue."""
         self._for_good = True
         self._pool.at_rest.set()
-        while not self._closed.wait(LOOK_EVERY_S):
+        while not self._pool.closed.wait(LOOK_EVERY_S):
             pass
         raise SystemExit(0)
 
@@ -108,19 +105,17 @@ class FeedServer:
 
     def close(self) -> None:
         """End the workers, and with them all connections."""
-        self._closed.set()
         if self._listener is not None:
             protocol.end(self._listener)  # wakes the thread that accepts
             self._listener.close()
         self._pool.close()
 
-    def _accept(self) -> None:
-        assert self._listener is not None
+    def _accept(self, listener: socket.socket) -> None:
         while True:
             try:
-                connection, _ = self._listener.accept()
+                connection, _ = listener.accept()
             except OSError:  # closed, or no descriptor is free
-                if self._listener.fileno() < 0:
+                if listener.fileno() < 0:
                     return
                 time.sleep(ACCEPT_AGAIN_S)
                 continue
@@ -152,7 +147,6 @@ class FeedServer:
             if self._for_good or not hello.get("late"):
                 return {"unknown": "for good"}
             self._wanted.add(key)
-            self._asked.set()
             return {"unknown": "for now"}
         if told := differences(loaders[key].config, config if isinstance(config, dict) else {}, "the rank"):
             return {"problem": f"the script's loader {key} differs between feed server and rank: {told}; {SAME}"}
@@ -170,7 +164,7 @@ class WorkerPool:
         """Event that is set while the script does not run, so that workers can be forked."""
         self._loaders: Mapping[str, Any] = {}
         self._lock = threading.Lock()
-        self._closed = threading.Event()
+        self.closed = threading.Event()
         self._workers: dict[int, tuple[BaseProcess, socket.socket]] = {}
         """By number, each worker's process and the socket that passes it connections."""
 
@@ -189,7 +183,7 @@ class WorkerPool:
 
     def close(self) -> None:
         """End the workers, and with them all connections."""
-        self._closed.set()
+        self.closed.set()
         with self._lock:
             for each in self._workers.values():
                 _end(*each)
@@ -209,18 +203,18 @@ class WorkerPool:
 
     def keep(self) -> None:
         """Fork another worker for each one that ends, until the pool closes."""
-        while not self._closed.is_set():
+        while not self.closed.is_set():
             with self._lock:
                 workers = list(self._workers.values())
             multiprocessing.connection.wait([process.sentinel for process, _ in workers], FORK_AGAIN_S)
             if not (self.at_rest.is_set() and self._replace_ended()):
-                self._closed.wait(FORK_AGAIN_S)
+                self.closed.wait(FORK_AGAIN_S)
 
     def _replace_ended(self) -> bool:
         """Fork a worker in place of each one that has ended. Return False if one could not be started."""
         with self._lock:
             for number, (process, _) in self._workers.items():
-                if process.is_alive() or self._closed.is_set():
+                if process.is_alive() or self.closed.is_set():
                     continue
                 print(f"worker {number} ended (code {process.exitcode}); starting another", file=sys.stderr, flush=True)
                 try:
@@ -263,8 +257,6 @@ def main(argv: Sequence[str]) -> NoReturn:
         if isinstance(error, OSError) and error.errno != errno.EADDRINUSE:
             _leave(1)  # another attempt may succeed
         problem = f"{error} ({PORT_IN_USE})" if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-        if script.OTHER_PROCESS in problem:
-            _refuse(script.OTHER_PROCESS)
         _refuse(f"{given.script} fails on a data host, before its first batch: {problem} {ALONE}")
 
 
@@ -284,15 +276,6 @@ class _Serving(FeedServer):
         except BaseException:
             traceback.print_exc()
             _leave(1)
-
-    def serve_for_good(self) -> NoReturn:
-        try:
-            super().serve_for_good()
-        finally:
-            _leave(0)
-
-    def refuse(self, problem: str) -> NoReturn:
-        _refuse(problem)
 
     def go_on_without(self, problem: str) -> None:
         """If `problem` ended the script after its first batch, print it and serve for good; otherwise return."""

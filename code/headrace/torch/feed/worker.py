@@ -50,19 +50,13 @@ _MOST_KEY_BYTES = 1 << 12
 class _Client:
     """A rank's connection, with a thread that sends answers while the next batch is made."""
 
-    def __init__(self, connection: socket.socket, loader: Any, key: str) -> None:
-        self.connection, self.loader, self.key = connection, loader, key
+    def __init__(self, connection: socket.socket, loader: Any) -> None:
+        self.connection, self.loader = connection, loader
         self.fetcher: IterableFetcher | None = None
         self.makes, self.sending = False, threading.Lock()
-        self._answers: queue.SimpleQueue[Answer | None] = queue.SimpleQueue()
+        self.answers: queue.SimpleQueue[Answer | None] = queue.SimpleQueue()
+        """The answers to send; None ends the thread."""
         threading.Thread(target=self._send, name="send", daemon=True).start()
-
-    def answer(self, answer: Answer) -> None:
-        self._answers.put(answer)
-
-    def leave(self) -> None:
-        protocol.end(self.connection)
-        self._answers.put(None)
 
     def _send(self) -> None:
         with self.connection:
@@ -79,7 +73,7 @@ class _Client:
         """Wait for the next answer. Return `ALIVE` if a shard's batch takes long, as in the replay after a resume."""
         while True:
             try:
-                return self._answers.get(timeout=ALIVE_EVERY_S if self.loader.is_stream else None)
+                return self.answers.get(timeout=ALIVE_EVERY_S if self.loader.is_stream else None)
             except queue.Empty:
                 if self.fetcher and self.makes:
                     return protocol.ALIVE, str(self.fetcher.at).encode(), []
@@ -100,7 +94,8 @@ class Worker:
     ) -> None:
         self._number, self._count, self._loaders = number, count, loaders
         self._limit_s, self._send_timeout_s = limit_s, send_timeout_s
-        self._fetchers: dict[str, MapFetcher] = {}
+        self._fetchers: dict[Any, MapFetcher] = {}
+        """By loader, the fetchers of map-style datasets."""
         self._shards: list[int] = []
         """Ids of the forked processes that make shards."""
         self._making: tuple[float, float, MapFetcher | IterableFetcher, _Client] | None = None
@@ -124,7 +119,8 @@ class Worker:
                             self._take(message, descriptors[0], readable)
                     elif not self._serve(key.data):
                         readable.unregister(key.fileobj)
-                        key.data.leave()
+                        protocol.end(key.data.connection)
+                        key.data.answers.put(None)
                 self._shards = [each for each in self._shards if not _is_over(each)]
 
     def _begin(self) -> None:
@@ -135,25 +131,23 @@ class Worker:
 
     def _take(self, message: bytes, descriptor: int, readable: selectors.BaseSelector) -> None:
         """Serve a connection: in a forked process for a shard, else in this process."""
-        connection, key = socket.socket(fileno=descriptor), message.decode()
+        connection, loader = socket.socket(fileno=descriptor), self._loaders[message.decode()]
         with contextlib.suppress(OSError):  # the rank may have gone meanwhile
             prepare(connection, self._send_timeout_s)
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _REQUEST_S)
-        loader = self._loaders[key]
         try:
             if not loader.is_stream:
-                client = _Client(connection, loader, key)
-                readable.register(connection, selectors.EVENT_READ, client)
+                readable.register(connection, selectors.EVENT_READ, _Client(connection, loader))
                 return
             if process := os.fork():
                 self._shards.append(process)
             else:
-                self._make_shard(connection, loader, key, readable)
+                self._make_shard(connection, loader, readable)
         except (OSError, RuntimeError) as error:  # no process or thread is free; the rank tries another server
             print(f"cannot start a process or thread: {error}; the rank tries again", file=sys.stderr, flush=True)
         connection.close()
 
-    def _make_shard(self, connection: socket.socket, loader: Any, key: str, readable: selectors.BaseSelector) -> None:
+    def _make_shard(self, connection: socket.socket, loader: Any, readable: selectors.BaseSelector) -> None:
         """Make one shard, in a forked process, until the rank disconnects."""
         try:
             die_with_parent()
@@ -161,7 +155,7 @@ class Worker:
                 os.close(each.fd)
             reopen_files()
             self._begin()
-            client, waiting = _Client(connection, loader, key), select.poll()
+            client, waiting = _Client(connection, loader), select.poll()
             waiting.register(connection, select.POLLIN)
             while waiting.poll() and self._serve(client):
                 pass
@@ -173,20 +167,15 @@ class Worker:
     def _serve(self, client: _Client) -> bool:
         """Answer a request that has arrived. Return False if the connection has ended or is not a rank's."""
         try:
-            client.answer(self._answer(client, protocol.receive_record(client.connection)))
+            client.answers.put(self._answer(client, protocol.receive_record(client.connection)))
         except (OSError, InputError):
             return False
         return True
 
     def _answer(self, client: _Client, record: Any) -> Answer:
-        kind = ShardRequest if client.loader.is_stream else BatchRequest
-        request: Any = kind.from_json(record)
-        fetcher: Any
+        request: Any = (ShardRequest if client.loader.is_stream else BatchRequest).from_json(record)
         try:
-            if client.loader.is_stream:  # the position in the shard belongs to this connection
-                fetcher = client.fetcher = client.fetcher or client.loader.fetcher()
-            else:
-                fetcher = self._fetcher(client)
+            fetcher: Any = self._fetcher(client)
             client.makes = True
             self._making = (time.monotonic(), client.loader.timeout or self._limit_s, fetcher, client)
             fetched = fetcher.fetch(request)
@@ -201,10 +190,13 @@ class Worker:
         finally:
             self._making, client.makes = None, False
 
-    def _fetcher(self, client: _Client) -> MapFetcher:
-        """Return the fetcher of the client's loader. The dataset sees this process as one of torch's workers."""
-        if client.key not in self._fetchers:
-            loader = client.loader
+    def _fetcher(self, client: _Client) -> MapFetcher | IterableFetcher:
+        """Return the fetcher of the client's loader; for a stream, the client's own, which has a place in the shard."""
+        loader = client.loader
+        if loader.is_stream:
+            client.fetcher = client.fetcher or loader.fetcher()
+            return client.fetcher
+        if loader not in self._fetchers:  # the dataset sees this process as one of torch's workers
             seed = sample_seed(loader.seed, 0, self._number, WORKER) % (1 << 62)  # fits an int64, as torch's seeds do
             seed_all(seed)
             set_worker_info(
@@ -212,8 +204,8 @@ class Worker:
             )
             if loader.worker_init_fn:
                 loader.worker_init_fn(self._number)
-            self._fetchers[client.key] = loader.fetcher()
-        return self._fetchers[client.key]
+            self._fetchers[loader] = loader.fetcher()
+        return self._fetchers[loader]
 
     def _watch(self) -> None:
         """End the process if a batch takes too long: Python cannot stop the dataset's code in another way."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,21 +72,11 @@ class WorkerInfo(_utils.worker.WorkerInfo):
 
 
 class IterableFetcher:
-    """Makes the batches of one shard in their order.
+    """Makes the batches of one shard of a loader's dataset in their order."""
 
-    Args:
-        num_workers: the loader's `num_workers`. If 0, `get_worker_info` returns None for a single shard, as in torch.
-    """
-
-    def __init__(
-        self,
-        dataset: Any,
-        collate_fn: Callable[[Any], Any],
-        worker_init_fn: Callable[[int], None] | None,
-        num_workers: int,
-    ) -> None:
-        self._dataset, self._collate_fn = dataset, collate_fn
-        self._worker_init_fn, self._num_workers = worker_init_fn, num_workers
+    def __init__(self, loader: Any) -> None:
+        self._dataset, self._collate_fn = loader.dataset, loader.collate_fn
+        self._worker_init_fn, self._num_workers = loader.worker_init_fn, loader.num_workers
         self._iterates: tuple[int, ...] | None = None
         self._copy: Any = None
         self._samples: Iterator[Any] = iter(())
@@ -131,9 +121,8 @@ class IterableFetcher:
         dataset = self._copy = _copied(self._dataset)  # iteration may change it, and other shards must not see that
         # As in torch, `seed - id` is the same in all shards.
         seed = sample_seed(request.seed, request.epoch, 0, SHARD) % (1 << 62) + request.shard
-        told = self._num_workers or request.shards > 1
-        shard = {"id": request.shard, "num_workers": request.shards}
-        info = WorkerInfo(**shard, seed=seed, dataset=dataset) if told else None
+        told = self._num_workers or request.shards > 1  # without workers, torch's get_worker_info returns None
+        info = WorkerInfo(id=request.shard, num_workers=request.shards, seed=seed, dataset=dataset) if told else None
         begin_epoch(dataset, request.seed, request.epoch)
         if info and self._worker_init_fn:
             seed_all(seed)

@@ -45,14 +45,9 @@ class BatchRequest:
     def from_json(cls, record: dict[str, Any]) -> BatchRequest:
         """Read a request from a message. Raises `InputError` if it is not one."""
         try:
-            indices = [_index_from_json(each) for each in record["indices"]]
-            request = cls(int(record["seed"]), int(record["epoch"]), record["positions"], indices)
-            numbers = all(type(each) is int for each in request.positions)
-        except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            return cls(**{**record, "indices": [_index_from_json(each) for each in record["indices"]]})
+        except (KeyError, TypeError, RecursionError) as error:
             raise InputError(f"not a request for a batch: {error!r}") from error
-        if not numbers or not request.indices or len(request.indices) != len(request.positions):
-            raise InputError("not a request for a batch: a request has as many positions as indices, and at least one")
-        return request
 
 
 class Fetched(NamedTuple):

@@ -35,9 +35,11 @@ _HINTS = {
 _ALIKE = "make the same loaders on all ranks, in the same order, from the same data"
 
 
-def loader_config(dataset: Any, *, length: int | None, on_error: str) -> dict[str, Any]:
+def loader_config(loader: Any) -> dict[str, Any]:
     """Return the facts about a loader that must be the same on all ranks and feed servers."""
-    config = {"dataset": type(dataset).__qualname__, "length": length, "on_error": on_error}
+    dataset = loader.dataset
+    length = None if loader.is_stream or not hasattr(dataset, "__len__") else len(dataset)
+    config = {"dataset": type(dataset).__qualname__, "length": length, "on_error": loader.on_error}
     digests = []
     while isinstance(dataset, Subset):  # random_split without a seed makes other parts on each host
         digests.append(order_digest(dataset.indices))
@@ -56,10 +58,6 @@ def differences(own: Mapping[str, Any], other: Mapping[str, Any], who: str) -> s
 
 def compare_with_rank_0(store: Any, iteration: str, rank: int, limit_s: float, own: Mapping[str, Any]) -> None:
     """Publish rank 0's values for an iteration. Every other rank waits for them, and compares them with its own.
-
-    Args:
-        store: the store that all ranks share.
-        iteration: name of the iteration, the same on all ranks.
 
     Raises:
         InputError: the values differ.

@@ -7,7 +7,6 @@ with the r-th. This is `torch.utils.data.DistributedSampler`'s order. Progress i
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,26 +26,31 @@ MOST_POSITIONS_AHEAD = 1 << 18
 
 
 @dataclass(frozen=True)
-class Epoch:
-    """A rank's steps of one epoch, or of the rest of one.
+class EpochPlan:
+    """A rank's steps of one epoch, or of the rest of one, and the request for each batch.
 
     Args:
-        count: number of positions in the whole epoch.
+        order: for each position of the epoch, the index of its sample, or a list of indices.
         batch: number of positions that one rank takes in a step.
         rank, world: this rank, and the number of ranks.
         start: the first position that has not been trained on.
         drop_last: leave out the positions that do not fill a step of all ranks. Without it the last step is smaller,
             and up to `world − 1` positions from the epoch's beginning repeat so that all ranks take equally many.
         drop_uneven: keep the smaller last step, but leave out positions instead of repeating some.
+        of_batches: whether each position has a list of indices.
+        seed, number: the seed of random draws, and the epoch's number.
     """
 
-    count: int
+    order: Sequence[Any]
     batch: int
     rank: int = 0
     world: int = 1
     start: int = 0
     drop_last: bool = False
     drop_uneven: bool = False
+    of_batches: bool = False
+    seed: int = 0
+    number: int = 0
 
     def __len__(self) -> int:
         """Return the number of steps, which is the same on every rank."""
@@ -57,57 +61,43 @@ class Epoch:
         """Return the positions that this rank takes in a step. Steps count from 0."""
         first = step * self.batch
         stop = min(first + self.batch, self._left_of_rank())
-        own = self.start + self.rank
-        return [each % self.count for each in range(own + self.world * first, own + self.world * stop, self.world)]
+        own, count = self.start + self.rank, len(self.order)
+        return [each % count for each in range(own + self.world * first, own + self.world * stop, self.world)]
 
     def position_after(self, steps: int) -> int:
         """Return the first position that no rank has taken after this number of steps."""
-        return min(self.start + steps * self.batch * self.world, self.count)
+        return min(self.start + steps * self.batch * self.world, len(self.order))
 
     def _left_of_rank(self) -> int:
-        left = max(self.count - self.start, 0)
+        left = max(len(self.order) - self.start, 0)
         return left // self.world if self.drop_last or self.drop_uneven else -(-left // self.world)
-
-
-class EpochPlan:
-    """A rank's steps in one epoch, and the request for each batch.
-
-    Args:
-        order: for each position of the epoch, the index of its sample, or a list of indices.
-        of_batches: whether each position has a list of indices.
-    """
-
-    def __init__(self, order: Sequence[Any], of_batches: bool, epoch: Epoch, seed: int, number: int) -> None:
-        self._order, self._of_batches, self.epoch = order, of_batches, epoch
-        self._seed, self._number = seed, number
 
     def has(self, step: int) -> bool:
         """Return whether the epoch has this step. If the sampler is long or endless, first draw more of its indices."""
-        if isinstance(self._order, LazyOrder):
-            most = min(MOST_POSITIONS_AHEAD // (self.epoch.batch * self.epoch.world), MOST_AHEAD)
+        if isinstance(self.order, LazyOrder):
+            most = min(MOST_POSITIONS_AHEAD // (self.batch * self.world), MOST_AHEAD)
             ahead = max(min(step, most), LEAST_AHEAD)
-            past, end = (self.epoch.position_after(each) for each in (step, step + 1 + ahead))
-            self._order.draw(past, end, keep=range(self.epoch.world))
-            self.epoch = dataclasses.replace(self.epoch, count=len(self._order))
-        return step < len(self.epoch)
+            past, end = (self.position_after(each) for each in (step, step + 1 + ahead))
+            self.order.draw(past, end, keep=range(self.world))
+        return step < len(self)
 
     def known(self) -> int:
         """Return the number of steps that can be requested now."""
-        if not isinstance(self._order, LazyOrder) or self._order.end == len(self._order):
-            return len(self.epoch)
-        return max(self._order.end - self.epoch.start, 0) // (self.epoch.batch * self.epoch.world)
+        if not isinstance(self.order, LazyOrder) or self.order.end == len(self.order):
+            return len(self)
+        return max(self.order.end - self.start, 0) // (self.batch * self.world)
 
     def request(self, step: int) -> BatchRequest:
         """Return the request for the batch of a known step. Any thread may call this."""
-        positions, order = self.epoch.positions(step), self._order
-        if self._of_batches:
+        positions, order = self.positions(step), self.order
+        if self.of_batches:
             chosen = order[positions[0]]
-            return BatchRequest(self._seed, self._number, [positions[0]] * len(chosen), chosen)
-        return BatchRequest(self._seed, self._number, positions, [plain_index(order[each]) for each in positions])
+            return BatchRequest(self.seed, self.number, [positions[0]] * len(chosen), chosen)
+        return BatchRequest(self.seed, self.number, positions, [plain_index(order[each]) for each in positions])
 
     def digest(self) -> str:
         """Return a digest of the order, or of its first part where the sampler is endless."""
-        return order_digest(self._order.window() if isinstance(self._order, LazyOrder) else self._order)
+        return order_digest(self.order.window() if isinstance(self.order, LazyOrder) else self.order)
 
 
 class Planner:
@@ -140,18 +130,17 @@ class Planner:
         """Return the number of this rank's steps in an epoch. Raises `TypeError`, as torch does, if it is not known."""
         sampler = self._sampler
         try:
-            return len(self._epoch(len(self._loader.dataset) if self.dealt else len(sampler), 0))
+            return len(self._plan(range(len(self._loader.dataset if self.dealt else sampler))))
         except (NotImplementedError, OverflowError) as error:
             raise TypeError(f"{type(sampler).__name__} has no length") from error
 
     def plan(self, epoch: int, start: int) -> EpochPlan:
         """Return this rank's plan of an epoch, beginning at position `start`. Raises `InputError`."""
         loader = self._loader
-        order = self._order(epoch)
         # With shard_by_rank=False, the same position on two ranks is two samples, which must draw differently.
         alone = self._given and loader.ranks == 1 and distributed.rank() > 0
         seed = sample_seed(loader.seed, 0, distributed.rank(), RANK) if alone else loader.seed
-        return EpochPlan(order, self._of_batches, self._epoch(len(order), start), seed, epoch)
+        return self._plan(self._order(epoch), start, seed, epoch)
 
     def _order(self, epoch: int) -> Sequence[Any]:
         """Return the index for each position of an epoch; for a batch sampler, the list of indices."""
@@ -170,8 +159,8 @@ class Planner:
     def _sampler(self) -> Any:
         return self._loader.batch_sampler if self._of_batches else self._loader.sampler
 
-    def _epoch(self, count: int, start: int) -> Epoch:
+    def _plan(self, order: Sequence[Any], start: int = 0, seed: int = 0, number: int = 0) -> EpochPlan:
         loader = self._loader
         batch = 1 if self._of_batches or loader.batch_size is None else loader.batch_size
-        drop_uneven = self.dealt and loader.sampler.drop_last
-        return Epoch(count, batch, loader.rank, loader.ranks, start, bool(loader.drop_last), bool(drop_uneven))
+        drops = bool(loader.drop_last), bool(self.dealt and loader.sampler.drop_last)
+        return EpochPlan(order, batch, loader.rank, loader.ranks, start, *drops, self._of_batches, seed, number)

@@ -30,16 +30,6 @@ Open = Callable[[Callable[[int, int], ShardRequest], int], Any]
 """Opens a source of batches, with `next` and `close`. Arguments: a function that makes requests; number of shards."""
 
 
-def refuse_shared_by_itself(dataset: Any) -> None:
-    """Raise `InputError` if the dataset comes from a library that divides samples among the ranks itself."""
-    for each in type(dataset).__mro__:
-        if each.__module__.startswith(_SHARE_THEMSELVES):
-            raise InputError(
-                f"{each.__module__}.{each.__qualname__} shares its samples among all ranks itself: read it with "
-                "torch.utils.data.DataLoader or its own loader, and without data hosts (--no-is_hetero)"
-            )
-
-
 def taken_after(steps: int, world: int, begun: Sequence[int], lengths: Mapping[int, int]) -> list[int]:
     """Return how many batches of each shard have been trained on after `steps` steps of every rank.
 
@@ -71,7 +61,12 @@ class StreamShards:
     """
 
     def __init__(self, loader: Any, shards: int, rank: int, world: int, limit_s: float) -> None:
-        refuse_shared_by_itself(loader.dataset)
+        for each in type(loader.dataset).__mro__:
+            if each.__module__.startswith(_SHARE_THEMSELVES):
+                raise InputError(
+                    f"{each.__module__}.{each.__qualname__} shares its samples among all ranks itself: read it with "
+                    "torch.utils.data.DataLoader or its own loader, and without data hosts (--no-is_hetero)"
+                )
         if shards < 0 or shards > MOST_SHARDS:
             raise InputError(f"shards is {shards}; expected 1 to {MOST_SHARDS}")
         self._loader, self._rank, self._world, self._limit_s = loader, rank, world, limit_s
