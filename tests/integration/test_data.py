@@ -117,13 +117,6 @@ def test_each_dataset_of_a_script_has_a_stream_of_its_own(use, servers):
     assert int(tf.reduce_min(first)) >= 20
 
 
-def test_ranks_may_share_batches_through_the_workers_cache(use, servers):
-    use(servers(1).address)
-    dataset = tf.data.Dataset.range(100).repeat().batch(10)
-    stream = data.distribute(dataset, cross_trainer_cache="mine", job_name="cached")
-    assert len(list(stream.take(5))) == 5
-
-
 def in_python(x):
     return tf.numpy_function(lambda y: y, [x], tf.int64)
 
@@ -143,7 +136,6 @@ MISUSE = {
     "finite and coordinated": (
         RANGE.batch(4), {"coordinated": True, "sharding": "off"}, "add .repeat() before .batch()",
     ),
-    "finite and cached": (RANGE.batch(4), {"cross_trainer_cache": "x"}, "add .repeat() before .batch()"),
     "coordinated and dynamic": (RANGE.repeat().batch(4), {"coordinated": True}, "add sharding='off'"),
     "unknown sharding": (RANGE.batch(4), {"sharding": "random"}, "expected one of dynamic, off"),
     "unknown compression": (RANGE.batch(4), {"compression": "zip"}, "expected one of none, snappy"),

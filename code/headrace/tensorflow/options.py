@@ -30,9 +30,6 @@ class Distribution:
     coordinated: bool = False
     """True: in each step one worker makes the batches of all ranks. Use it for data that is bucketed by length: the
     batches of a step are then of similar length, and no rank waits for another rank's longer batch."""
-    cross_trainer_cache: str = ""
-    """A name under which ranks or jobs share batches in the workers' memory, so that each batch is made once. Several
-    ranks may then see the same batch, and slow ranks may skip batches."""
     data_transfer_protocol: str = "auto"
     """`headrace`: our own protocol, straight from a worker's tensors to a rank's; `grpc`: TensorFlow's, half as fast;
     `auto`: `headrace` if it is built and nothing is compressed."""
@@ -53,8 +50,6 @@ class Distribution:
             raise InputError(f"max_outstanding_requests is {self.max_outstanding_requests}; expected 1 or more")
         if self.data_transfer_protocol == PROTOCOL and self.compression != "none":
             raise InputError(f"{PROTOCOL} cannot send compressed data: leave data_transfer_protocol at 'auto'")
-        if self.cross_trainer_cache and self.coordinated:
-            raise InputError("cross_trainer_cache and coordinated exclude each other: leave one out")
         if self.coordinated and self.sharding == "dynamic":
             raise InputError("coordinated reads need every worker to make the whole dataset: add sharding='off'")
         if self.coordinated and not self.shared:

@@ -54,14 +54,6 @@ def read(
     Args:
         own: True if the stream is for this rank alone; False if ranks share it.
     """
-    cache = None
-    if not how.cross_trainer_cache:
-        stream = f"{context.job_name}-{job_name}" + (f"-rank{collectives.rank()}" if own else "")
-    else:
-        stream = f"{how.cross_trainer_cache}-{job_name}"
-        cache = tf.data.experimental.service.CrossTrainerCache(
-            trainer_id=f"{how.cross_trainer_cache}-{collectives.rank()}"
-        )
     carried = protocol(how.data_transfer_protocol, how.compression, context, spec)
     if carried == transfer.PROTOCOL:
         rank_meter.count_transferred()
@@ -73,13 +65,12 @@ def read(
         service=f"grpc://{context.dispatcher}",
         dataset_id=number,
         element_spec=spec,
-        job_name=stream,
+        job_name=f"{context.job_name}-{job_name}" + (f"-rank{collectives.rank()}" if own else ""),
         consumer_index=collectives.rank() if how.coordinated else None,
         num_consumers=collectives.size() if how.coordinated else None,
         max_outstanding_requests=ahead,
         task_refresh_interval_hint_ms=None if endless else ASK_FOR_END_EVERY_MS,
         data_transfer_protocol=carried,
-        cross_trainer_cache=cache,
         target_workers="ANY",
     )
 

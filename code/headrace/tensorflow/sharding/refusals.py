@@ -138,11 +138,8 @@ def refuse_endings(graph: DatasetGraph, endless: bool, how: Distribution) -> Non
     """Raise `InputError` for a finite dataset if the options in `how` need an endless one."""
     if endless:
         return
-    if how.coordinated or how.cross_trainer_cache:
-        raise InputError(
-            f"{graph.where}: coordinated reads and the cross-trainer cache need a dataset without end: "
-            "add .repeat() before .batch()"
-        )
+    if how.coordinated:
+        raise InputError(f"{graph.where}: coordinated reads need a dataset without end: add .repeat() before .batch()")
     if how.sharding == "off" and how.exact:
         raise InputError(
             f"{graph.where}: with sharding='off' every worker makes the whole dataset. It is finite, so each element "
