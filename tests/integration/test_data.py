@@ -134,7 +134,7 @@ MISUSE = {
     "numpy_function": (RANGE.map(in_python), {}, "runs Python"),
     "finite and off": (RANGE.batch(4), {"sharding": "off"}, "each element would come once for every worker"),
     "finite and coordinated": (
-        RANGE.batch(4), {"coordinated": True, "sharding": "off"}, "add .repeat() before .batch()",
+        RANGE.batch(4), {"coordinated": True, "sharding": "off", "exact": False}, "Add .repeat() before .batch()",
     ),
     "coordinated and dynamic": (RANGE.repeat().batch(4), {"coordinated": True}, "add sharding='off'"),
     "unknown sharding": (RANGE.batch(4), {"sharding": "random"}, "expected one of dynamic, off"),

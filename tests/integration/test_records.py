@@ -8,7 +8,7 @@ import tensorflow as tf
 from headrace.errors import InputError
 from headrace.tensorflow import data
 from headrace.tensorflow.ranks import collectives
-from headrace.tensorflow.sharding import records, refusals
+from headrace.tensorflow.sharding import refusals, sources
 from headrace.tensorflow.sharding.dataset_graph import DatasetGraph
 from headrace.tensorflow.sharding.split_points import find_sources
 
@@ -62,10 +62,10 @@ def ranks(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "most_places"), [*((name, 100) for name in PIPELINES), ("shuffle", records.MOST_PLACES)]
+    ("name", "most_places"), [*((name, 100) for name in PIPELINES), ("shuffle", sources.MOST_PLACES)]
 )
 def test_ranks_read_each_record_once_and_once_more_at_most(name, most_places, files, monkeypatch):
-    monkeypatch.setattr(records, "MOST_PLACES", most_places)
+    monkeypatch.setattr(sources, "MOST_PLACES", most_places)
     expected = sorted(elements(PIPELINES[name](files).batch(16)))
     before = bytes_read()
     got = [each for _ in ranks(monkeypatch) for each in elements(data.split_by_rank(PIPELINES[name](files).batch(16)))]

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 from headrace.errors import InputError
 from headrace.tensorflow import data
-from headrace.tensorflow.sharding.records import count_records
+from headrace.tensorflow.sharding.sources import count_records
 from headrace.training.ledger import PLACE_BITS
 
 COUNTS = [40, 25, 60, 31]
@@ -42,7 +42,7 @@ def batches_of(shards, name, batch=8):
     stream = shards.tagged().shuffle(16, seed=1).batch(batch, drop_remainder=True)
     tagged = data.distribute(stream, job_name=name)
     # The tags are also a component here, unlike in users' scripts, so that the trainer sees them.
-    return shards.track(tagged.map(lambda tags, elements: (tags, tags, elements)))
+    return tagged.map(lambda tags, elements: shards.noted(tags, (tags, elements)))
 
 
 def train(shards, name, steps):

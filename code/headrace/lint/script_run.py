@@ -17,10 +17,9 @@ import keras
 import tensorflow as tf
 
 from headrace.errors import InputError
-from headrace.tensorflow import compat, data, origin
+from headrace.tensorflow import compat, data
 from headrace.tensorflow.ranks import collectives
-
-_LAUNCHER_WORDS = ("HEADRACE_TF_DATA_MODE", "HEADRACE_DISPATCHER")
+from headrace.tensorflow.sharding.dataset_graph import users_line
 
 
 class _Reached(BaseException):
@@ -121,7 +120,7 @@ def _hooks(captured: Captured) -> Iterator[None]:
         raise _Reached("fit")
 
     def init(self: tf.data.Dataset, *args: Any, **options: Any) -> None:
-        captured.sources[id(self)] = origin.users_line()
+        captured.sources[id(self)] = users_line()
         captured.kept.append(self)
         originals[2](self, *args, **options)
 
@@ -146,7 +145,8 @@ def _patch(base: Any, distribute: Callable[..., Any], fit: Any, init: Any, itera
 def _as_main(script: Path, arguments: Sequence[str]) -> Iterator[None]:
     """Set the process up as `python SCRIPT ARGUMENTS` would. Prints go to stderr; no bytecode file is written."""
     before = sys.argv, sys.path[:], sys.dont_write_bytecode
-    service = {name: os.environ.pop(name) for name in _LAUNCHER_WORDS if name in os.environ}
+    of_a_job = ("HEADRACE_TF_DATA_MODE", "HEADRACE_DISPATCHER")
+    service = {name: os.environ.pop(name) for name in of_a_job if name in os.environ}
     collectives.find_open_mpi()
     sys.argv, sys.dont_write_bytecode = [str(script), *arguments], True
     sys.path.insert(0, str(script.resolve().parent))

@@ -30,7 +30,7 @@ registered_dataset = data_service_ops._from_dataset_id
 optional_of = _OptionalImpl
 """The optional value that a variant tensor holds. Its arguments: the tensor, and the value's specification."""
 OVERRIDDEN = ((keras.optimizers.Optimizer, "_clip_gradients"), (keras.layers.BatchNormalization, "_moments"))
-"""Private methods of Keras that a subclass in `headrace.tensorflow.keras` overrides, with their classes."""
+"""Private methods of Keras that a subclass of headrace's overrides, with their classes."""
 
 
 def layers_of(model: keras.Model) -> Sequence[keras.layers.Layer]:

@@ -14,28 +14,12 @@ import horovod.tensorflow as _hvd
 import keras
 import numpy as np
 import tensorflow as tf
-from horovod.tensorflow import (
-    Average,
-    Compression,
-    Sum,
-    allgather,
-    broadcast,
-    cross_rank,
-    cross_size,
-    is_initialized,
-    local_rank,
-    local_size,
-    mpi_built,
-    nccl_built,
-    rank,
-    shutdown,
-    size,
-)
+from horovod.tensorflow import Average, Compression, Sum, allgather, broadcast, local_rank, local_size, rank, size
 
+from headrace.errors import InputError
 from headrace.tensorflow.keras import horovod_callbacks as callbacks
 from headrace.tensorflow.keras.broadcast import broadcast_state as broadcast_global_variables
 from headrace.tensorflow.keras.optimizer import Reduction, distributed_class, is_distributed
-from headrace.tensorflow.keras.sync_batch_norm import SyncBatchNormalization
 from headrace.tensorflow.ranks import collectives
 from headrace.tensorflow.ranks.collectives import init
 
@@ -52,23 +36,17 @@ __all__ = [
     "broadcast_global_variables",
     "broadcast_variables",
     "callbacks",
-    "cross_rank",
-    "cross_size",
     "init",
-    "is_initialized",
     "load_model",
     "local_rank",
     "local_size",
-    "mpi_built",
-    "nccl_built",
     "rank",
-    "shutdown",
     "size",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Return Horovod's own attribute for a name that has nothing to do with Keras, such as `broadcast_object`."""
+    """Return Horovod's own attribute for a name that has nothing to do with Keras, such as `shutdown`."""
     if name.startswith("_"):
         raise AttributeError(name)
     if name == "elastic":
@@ -149,6 +127,44 @@ class DistributedGradientTape:
         gradients = self._tape.gradient(target, sources, *args, **options)
         flat = self._reduction.gradients(tf.nest.flatten(gradients, expand_composites=False))
         return tf.nest.pack_sequence_as(gradients, flat, expand_composites=False)
+
+
+@keras.saving.register_keras_serializable("headrace")
+class SyncBatchNormalization(keras.layers.BatchNormalization):
+    """A `keras.layers.BatchNormalization` that normalizes with mean and variance over the batches of all ranks.
+
+    All ranks must train it at the same time. On a single rank it does the same as Keras's layer.
+
+    Args:
+        args, options: the arguments of Keras's layer.
+        fused: must be False, as in Horovod's own layer.
+
+    Raises:
+        InputError: `fused` is True.
+    """
+
+    def __init__(self, *args: Any, fused: bool = False, **options: Any) -> None:
+        if fused:
+            raise InputError("SyncBatchNormalization: fused=True hides what ranks must exchange; leave it out")
+        super().__init__(*args, **options)
+        self.supports_jit = False  # Horovod has no XLA operations
+
+    def _moments(self, inputs: Any, mask: Any) -> Any:
+        mean, variance = super()._moments(inputs, mask)
+        if collectives.size() == 1:
+            return mean, variance
+        channels = inputs.shape[self.axis]
+        positions = tf.cast(tf.size(inputs) / channels if mask is None else tf.math.count_nonzero(mask), mean.dtype)
+        # Each rank fills a row. E[x²] − E[x]² is not used: it loses digits where the mean far exceeds the deviation.
+        # See Chan, Golub, LeVeque: Updating formulae and a pairwise algorithm for computing sample variances.
+        own = tf.concat([positions[None], tf.reshape(mean, [-1]), tf.reshape(variance, [-1])], axis=0)
+        rows = _hvd.allreduce(
+            tf.one_hot(collectives.rank(), collectives.size(), dtype=mean.dtype)[:, None] * own, op=_hvd.Sum
+        )
+        counts, means, variances = tf.split(rows, [1, channels, channels], axis=1)
+        shares = tf.math.divide_no_nan(counts, tf.reduce_sum(counts))
+        of_all = tf.reduce_sum(shares * means, axis=0)
+        return of_all, tf.reduce_sum(shares * (variances + tf.square(means - of_all)), axis=0)
 
 
 def load_model(

@@ -8,9 +8,9 @@ folder that the variable `HEADRACE_WHEELS` names. The submission has put it ther
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,11 +51,7 @@ def _find_recipe(source_dir: Path, store: Store | None, folder: Path) -> Path:
         raise SetupError(f"{recipe} is missing: add it, or set {WHEELS_VARIABLE} to an S3 folder that has the recipe")
     archive = folder / RECIPE_ARCHIVE
     store.fetch(RECIPE_ARCHIVE, archive)
-    with tarfile.open(archive) as tar:
-        if hasattr(tarfile, "data_filter"):
-            tar.extractall(folder / "recipe", filter="data")
-        else:
-            tar.extractall(folder / "recipe")
+    shutil.unpack_archive(archive, folder / "recipe")
     return folder / "recipe"
 
 

@@ -24,9 +24,9 @@ from headrace.tensorflow.keras.model_checkpoint import Checkpoint
 from headrace.tensorflow.ranks import collectives
 from headrace.tensorflow.ranks.same_dataset import fingerprint
 from headrace.tensorflow.sharding.dataset_graph import DatasetGraph
-from headrace.tensorflow.sharding.records import count_records
 from headrace.tensorflow.sharding.refusals import AS_IT_IS
 from headrace.tensorflow.sharding.slicing import block_of
+from headrace.tensorflow.sharding.sources import count_records
 from headrace.tensorflow.sharding.split_points import as_listing
 from headrace.training.ledger import PLACE_BITS, Ledger
 
@@ -178,26 +178,24 @@ class Shards(TaggedDataset):
     def tagged(self, cycle_length: int = 4) -> tf.data.Dataset:
         """Return endless pairs `(tag, element)` of the elements that are still to be trained on.
 
-        The caller must keep each tag with its element's result. Every rank must call this, at the same step.
+        `noted` takes the tags off again. Every rank must call this, at the same step.
 
         Args:
             cycle_length: files or blocks that are read at once.
         """
-        self._share_ledger()
+        if self._steps and collectives.size() > 1:  # only rank 0's ledger has what all ranks have consumed
+            self.gather()
+            self.ledger.restore(collectives.same_on_all_ranks(self.ledger.state(), "headrace.ledger"))
         positions = tf.data.Dataset.range(self.ledger.mark, _END)
         positions = _without(positions, self.ledger.done_positions())
 
         def elements(position: tf.Tensor) -> tf.data.Dataset:
-            return self._read(self._unit(position), position * (1 << PLACE_BITS))
+            unit = self._shuffled(position % self._units, position // self._units)
+            return self._read(unit, position * (1 << PLACE_BITS))
 
         stream = positions.interleave(elements, cycle_length, num_parallel_calls=AUTOTUNE)
         endless = tf.data.experimental.assert_cardinality(tf.data.INFINITE_CARDINALITY)
         return _without(stream, self.ledger.done_tags()).apply(endless)
-
-    def track(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        """Take the tags (the first component) off a distributed dataset, and keep them for the ledger."""
-
-        return dataset.map(lambda tags, *rest: self.noted(tags, tuple(rest)))
 
     def noted(self, tags: tf.Tensor, element: Any) -> Any:
         """Return an element that this rank has received. Keep its tags until its step is counted."""
@@ -224,12 +222,6 @@ class Shards(TaggedDataset):
         self._not_gathered = []
         if collectives.rank() == 0:
             self.ledger.add(everyones)
-
-    def _share_ledger(self) -> None:
-        """Copy rank 0's ledger to all ranks, since no other ledger has what all ranks have consumed."""
-        if self._steps and collectives.size() > 1:
-            self.gather()
-            self.ledger.restore(collectives.same_on_all_ranks(self.ledger.state(), "headrace.ledger"))
 
     def state(self) -> dict[str, Any]:
         """Return the ledger to save. It lacks what other ranks trained on since `gather`: about `repeated` elements."""
@@ -261,9 +253,6 @@ class Shards(TaggedDataset):
 
     def _order(self, epoch: int) -> NDArray[Any]:
         return self._shuffled(tf.range(self._units, dtype=tf.int64), tf.constant(epoch, tf.int64)).numpy()
-
-    def _unit(self, position: tf.Tensor) -> tf.Tensor:
-        return self._shuffled(position % self._units, position // self._units)
 
     def _shuffled(self, places: tf.Tensor, epoch: tf.Tensor) -> tf.Tensor:
         seed = tf.stack([tf.constant(self._seed, tf.int64), epoch])

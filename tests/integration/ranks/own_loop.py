@@ -50,7 +50,7 @@ def both(name, dataset_of, steps=None):
 
 def shards(checkpoint):
     made = data.Shards.of_indices(ELEMENTS, checkpoint, seed=3, block=16)
-    return made.track(data.distribute(made.tagged().batch(BATCH, drop_remainder=True))).prefetch(4)
+    return data.distribute(made.batch(BATCH, drop_remainder=True)).prefetch(4)
 
 
 (steps_before, before), (steps_after, after) = both("shards", shards, STEPS)

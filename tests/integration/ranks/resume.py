@@ -57,8 +57,8 @@ def run(*more):
     model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam()), "mse", jit_compile=False)
     checkpoint = Checkpoint(folder, kept=9)
     shards = data.Shards.of_indices(ELEMENTS, checkpoint, seed=3, block=32)
-    stream = shards.tagged().shuffle(64).batch(BATCH, drop_remainder=True)
-    train = shards.track(data.distribute(stream)).map(lambda index: (tf.cast(index, tf.float32)[:, None],) * 2)
+    stream = shards.shuffle(64).batch(BATCH, drop_remainder=True)
+    train = data.distribute(stream).map(lambda index: (tf.cast(index, tf.float32)[:, None],) * 2)
     trained, arrive = [], shards.consumed
 
     def consumed(batches):

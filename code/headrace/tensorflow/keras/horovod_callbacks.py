@@ -27,6 +27,8 @@ class LearningRateScheduleCallback(StepCallback):
         initial_lr: learning rate to multiply.
         multiplier: a number, or a function of the epoch. With `staircase=False` the function is called at each step,
             with a fractional epoch such as 2.25, and the rate changes each step.
+        momentum_correction: unused. Horovod rescales momentum for one batch when the rate jumps; a warm-up that changes
+            the rate a little each step has no jump to correct.
         start_epoch, end_epoch: the first epoch in which the callback acts, and the first in which it no longer does.
         steps_per_epoch: steps in an epoch, for `staircase=False`. None: the number that Keras knows. If Keras knows
             none, the callback counts the first epoch's steps, and changes the rate each step from the second epoch on.
@@ -46,9 +48,6 @@ class LearningRateScheduleCallback(StepCallback):
         self.initial_lr = initial_lr
         self.start_epoch, self.end_epoch = start_epoch, end_epoch
         self.staircase = staircase
-        # Accepted because Horovod has it, and unused. Horovod rescales momentum for one batch when the rate
-        # jumps; a warm-up that changes the rate a little each step has no jump to correct.
-        self.momentum_correction = momentum_correction
         self.steps_per_epoch = steps_per_epoch
         self._multiplier = multiplier if callable(multiplier) else (lambda _: float(multiplier))
         self._epoch = 0
@@ -109,7 +108,6 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
             multiplier if warmup_epochs > 0 else 1.0,
             end_epoch=max(int(np.ceil(warmup_epochs)), 1),
             staircase=False,
-            momentum_correction=momentum_correction,
             steps_per_epoch=steps_per_epoch,
         )
         self.verbose = verbose

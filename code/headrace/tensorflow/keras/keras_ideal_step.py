@@ -65,7 +65,8 @@ def _measured(model: keras.Model, dataset: tf.data.Dataset, batch: Any) -> Ideal
 
     def call_s() -> float:
         start = time.perf_counter()
-        _wait_for(model.train_function(iterator))
+        for value in tf.nest.flatten(model.train_function(iterator)):
+            np.asarray(value)  # waits until the step is really over: an accelerator computes in the background
         return time.perf_counter() - start
 
     try:
@@ -129,12 +130,6 @@ def _copied(variable: tf.Variable) -> tf.Tensor:
             return tf.raw_ops.DeepCopy(x=variable)
         except tf.errors.OpError:  # DeepCopy does not support the type, such as quantised numbers
             return tf.identity(variable)
-
-
-def _wait_for(logs: Any) -> None:
-    """Wait until the step is really over: an accelerator computes its results in the background."""
-    for value in tf.nest.flatten(logs):
-        np.asarray(value)
 
 
 def _says_enough(element_spec: Any, batch_size: int | None) -> bool:

@@ -56,15 +56,9 @@ class MetricAverageCallback(keras.callbacks.Callback):
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         norm, rate = _norm_and_rate(self.model)
         # A rank without a batch to evaluate may lack a name; the mean is then of the ranks that have it.
-        own = {name: _plain(value) for name, value in (logs or {}).items() if name not in self._held_out}
-        ranks = _all_or_none(
-            {
-                "evaluates": False,
-                "norm": norm,
-                "rate": rate,
-                "logs": {name: np.asarray(value).tolist() for name, value in own.items()},
-            }
-        )
+        ours = {name: value for name, value in (logs or {}).items() if name not in self._held_out}
+        own = {name: np.asarray(value, np.float64).tolist() for name, value in ours.items()}
+        ranks = _all_or_none({"evaluates": False, "norm": norm, "rate": rate, "logs": own})
         average_moving_statistics(self.model)
         self._compare("weights have the norm", [each["norm"] for each in ranks], epoch + 1)
         self._compare("learning rate is", [each["rate"] for each in ranks], epoch + 1)

@@ -158,9 +158,8 @@ class Checkpoint(StepCallback):
 
     def _save(self, epoch: int, step: int) -> None:
         # A dataset of unknown length is taken to be as long as in the epoch before.
-        records = {
-            PROGRESS_FILE: {"steps_per_epoch": self.steps_of_epoch() or self._last_steps, "ranks": collectives.size()}
-        }
+        progress = {"steps_per_epoch": self.steps_of_epoch() or self._last_steps, "ranks": collectives.size()}
+        records: dict[str, Any] = {PROGRESS_FILE: progress}
         if self._stream:
             records[LEDGER_FILE] = self._stream.state()
         with called_built(self.model):

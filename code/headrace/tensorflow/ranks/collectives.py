@@ -1,4 +1,4 @@
-"""Start Horovod, and exchange values between all ranks of the job."""
+"""Start Horovod on this rank's share of its host, and exchange values between all ranks of the job."""
 
 from __future__ import annotations
 
@@ -15,33 +15,68 @@ import tensorflow as tf
 
 from headrace.errors import InputError
 from headrace.rank.context import TrainerContext
-from headrace.tensorflow.ranks import devices
 
-RANKS_OF_MPI, RANKS_OF_HOST = "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"
+RANKS_OF_HOST = "OMPI_COMM_WORLD_LOCAL_SIZE"
+GPUS_OF_PROCESS = "CUDA_VISIBLE_DEVICES"
+THREADS = "TF_NUM_INTRAOP_THREADS"
 
 
 def init() -> None:
     """Start Horovod once, and give this rank its GPU and its share of threads. Without mpirun it is the only rank.
 
     Raises:
-        InputError: TF_CONFIG names several workers, or the host has too few GPUs.
+        InputError: the host has too few GPUs.
     """
     find_open_mpi()
-    if RANKS_OF_MPI in os.environ and (workers := _workers_of_tf_config()) > 1:
-        raise InputError(
-            f"TF_CONFIG names {workers} workers. A tf.distribute strategy would wait for all of them, also for data "
-            "hosts, which do not train: take TF_CONFIG and the strategy out of the script; Horovod connects the ranks"
-        )
     if not hvd.is_initialized():
         hvd.init()
-        devices.take_share(int(hvd.local_rank()), int(hvd.local_size()))
+        take_share(int(hvd.local_rank()), int(hvd.local_size()))
 
 
-def _workers_of_tf_config() -> int:
-    with contextlib.suppress(ValueError, AttributeError, TypeError):  # TensorFlow reports what is wrong with it
-        cluster = json.loads(os.environ.get("TF_CONFIG", "")).get("cluster", {})
-        return len(cluster.get("worker", ())) + len(cluster.get("chief", ()))
-    return 0
+def take_share(local_rank: int, local_size: int) -> None:
+    """Take one GPU, allocate its memory only as needed, and compute on this rank's share of the processors.
+
+    GPUs or threads that the script or its environment has already chosen stay as they are. Call this before the first
+    tensor is made: a tensor starts TensorFlow's runtime, and nothing can be chosen afterwards.
+
+    Raises:
+        InputError: there are more ranks on this host than GPUs.
+    """
+    _take_gpu(local_rank, local_size)
+    if local_size > 1:
+        _limit_threads(max(len(os.sched_getaffinity(0)) // local_size, 1))
+
+
+def _take_gpu(local_rank: int, local_size: int) -> None:
+    gpus = tf.config.list_physical_devices("GPU")
+    if not gpus or tf.config.get_visible_devices("GPU") != gpus:
+        return
+    if len(gpus) < local_size:
+        if os.environ.get(GPUS_OF_PROCESS):
+            return  # the variable gives each rank its own GPU, or lets ranks share one
+        raise InputError(
+            f"{local_size} ranks on this host, but only {len(gpus)} GPUs: give --processes_per_host {len(gpus)}"
+        )
+    try:
+        tf.config.set_visible_devices(gpus[local_rank], "GPU")
+        tf.config.experimental.set_memory_growth(gpus[local_rank], True)
+    except RuntimeError:  # TensorFlow has begun
+        if len(gpus) > 1:
+            print(
+                f"rank {local_rank} of this host uses all {len(gpus)} GPUs, since TensorFlow had begun before "
+                "hvd.init(): call hvd.init() before the first tensor or dataset",
+                flush=True,
+            )
+    except ValueError:  # the script lets the memory of only some GPUs grow, or has split a GPU
+        return
+
+
+def _limit_threads(threads: int) -> None:
+    """Limit the number of threads that compute. Threads that wait for files or other ranks are not limited."""
+    if THREADS in os.environ or tf.config.threading.get_intra_op_parallelism_threads():
+        return
+    with contextlib.suppress(RuntimeError):  # TensorFlow has begun, with a thread for each processor
+        tf.config.threading.set_intra_op_parallelism_threads(threads)
 
 
 def refuse_several_devices() -> None:

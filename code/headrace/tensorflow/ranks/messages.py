@@ -45,16 +45,17 @@ class _Hub:
         self._all_here = threading.Event()
         threading.Thread(target=self._accept, name="ranks connect", daemon=True).start()
 
-    def begin(self) -> str:
-        """Wait until all ranks are connected, then receive their messages. Return '' on success, else the error."""
+    def begin(self) -> None:
+        """Wait until all ranks are connected, then receive their messages. Raises `DeadlineError`."""
         here = self._all_here.wait(CONNECT_TIMEOUT_S)
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # this wakes `accept`
         self._listener.close()
         if not here:
-            return f"some ranks did not reach rank 0 on port {self.port} in {CONNECT_TIMEOUT_S:g} s: see their errors"
+            raise DeadlineError(
+                f"some ranks did not reach rank 0 on port {self.port} in {CONNECT_TIMEOUT_S:g} s: see their errors"
+            )
         threading.Thread(target=self._run, name="messages between ranks", daemon=True).start()
-        return ""
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # it is closed
@@ -119,10 +120,10 @@ class Link:
         )
         try:
             self._socket = _connect(known["addresses"], known["port"], known["token"], rank)
+            if hub:
+                hub.begin()
         except DeadlineError as error:
             failed = str(error)
-        if hub and not failed:
-            failed = hub.begin()
         # A message before all ranks are connected would be lost.
         for each in collectives.of_all_ranks(failed, "headrace.link.here"):
             if each:

@@ -64,12 +64,17 @@ def all_endless(everyones: list[Found]) -> bool:
     return all(each[0] for each in everyones)
 
 
-def together(do: Callable[[], Any]) -> list[Any]:
-    """Call a function on every rank, and return all ranks' results. If it fails on one, raise `InputError` on all."""
+def together(do: Callable[[], Any], tell: Callable[[Any], Any] = lambda own: own) -> tuple[Any, list[Any]]:
+    """Call a function on every rank. Return this rank's result, and what `tell` makes of each rank's, sent as JSON.
+
+    If the function fails on one rank, `InputError` is raised on all.
+    """
     found: dict[str, Any] = {}
+    own: Any = None
     unforeseen: Exception | None = None
     try:
-        found = {"value": do()}
+        own = do()
+        found = {"value": tell(own)}
     except HeadraceError as error:
         found = {"error": str(error)}
     except Exception as error:  # any error: a rank that raises alone leaves the others waiting in a collective
@@ -79,7 +84,7 @@ def together(do: Callable[[], Any]) -> list[Any]:
     for each in everyones:
         if "error" in each:
             raise InputError(each["error"]) from unforeseen
-    return [each["value"] for each in everyones]
+    return own, [each["value"] for each in everyones]
 
 
 class _Fingerprints:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.machinery
-import importlib.util
 import sys
 import types
 from pathlib import Path
@@ -85,12 +84,8 @@ def _load() -> tuple[Any, Any]:
 
 def _enter_packages() -> None:
     """Enter empty packages into `sys.modules`, in place of those whose `__init__` would import all of TensorFlow."""
-    found = importlib.util.find_spec("tensorflow")
-    if found is None or not found.submodule_search_locations:
-        raise ImportError("tensorflow is not installed")
-    root = Path(next(iter(found.submodule_search_locations)))
     for name in _PACKAGES:
-        folder = root.joinpath(*name.split(".")[1:])
+        folder = transfer.tensorflow_dir().joinpath(*name.split(".")[1:])
         if not folder.is_dir():
             raise ImportError(f"TensorFlow lacks the folder {folder}")
         module = types.ModuleType(name)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import resource
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.errors import HeadraceError, SetupError
@@ -32,14 +31,10 @@ def main(argv: Sequence[str]) -> int:
     dispatcher.add_argument("--work_dir", type=Path, required=True, help="folder of the journal, read after a restart")
     worker = roles.add_parser("worker", help="makes batches and sends them to the trainers")
     worker.add_argument("--port", type=int, required=True)
-    worker.add_argument(
-        "--address", type=_host_and_port, required=True, help="HOST:PORT under which trainers reach this worker"
-    )
-    worker.add_argument(
-        "--transfer_address", type=_host_and_port, default="", help="HOST:PORT to serve batches by headrace's protocol"
-    )
+    worker.add_argument("--address", required=True, help="HOST:PORT under which trainers reach this worker")
+    worker.add_argument("--transfer_address", default="", help="HOST:PORT to serve batches by headrace's protocol")
     worker.add_argument("--protocol_file", type=Path, help="file in which the launcher names the job's protocol")
-    worker.add_argument("--dispatcher", type=_host_and_port, required=True, help="HOST:PORT of the dispatcher")
+    worker.add_argument("--dispatcher", required=True, help="HOST:PORT of the dispatcher")
     worker.add_argument("--timeout_s", type=float, default=900.0, help="seconds to wait for the dispatcher")
     name = parser.prog
     try:
@@ -56,20 +51,19 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _host_and_port(text: str) -> str:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form HOST:PORT")
-    return text
-
-
 def serve_dispatcher(port: int, work_dir: Path) -> None:
-    """Run a fault-tolerant dispatcher and log the number of registered workers."""
+    """Run a fault-tolerant dispatcher, and log the number of registered workers whenever it changes, for ever."""
     work_dir.mkdir(parents=True, exist_ok=True)
     server = pywrap_servers.start_dispatcher(port, work_dir)
     say("dispatcher_ready", port=port)
     say("server_ready", name=_name("dispatcher"), port=port)
-    _report_changes(server.num_workers)
+    reported = -1
+    while True:
+        registered = server.num_workers()
+        if registered != reported:
+            reported = registered
+            say("workers_registered", n=registered)
+        time.sleep(REGISTERED_POLL_S)
 
 
 def offered(transfer_address: str, protocol_file: Path | None, timeout_s: float) -> str:
@@ -103,17 +97,6 @@ def serve_worker(port: int, address: str, transfer_address: str, dispatcher: str
     protocol = transfer.PROTOCOL if transfer_address else GRPC
     say("server_ready", name=_name("worker"), port=port, data_transfer_protocol=protocol)
     server.join()
-
-
-def _report_changes(count: Callable[[], int]) -> None:
-    """Log the number of registered workers whenever it changes, for ever."""
-    reported = -1
-    while True:
-        registered = count()
-        if registered != reported:
-            reported = registered
-            say("workers_registered", n=registered)
-        time.sleep(REGISTERED_POLL_S)
 
 
 def _name(default: str) -> str:

@@ -5,26 +5,30 @@ Workers get this graph, not Python's dataset objects, so only the graph shows wh
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
 from headrace.errors import InputError
-from headrace.tensorflow import compat, origin
+from headrace.tensorflow import compat
 from headrace.tensorflow.sharding import graphdef
 
 INFINITE, UNKNOWN_SIZE = tf.data.INFINITE_CARDINALITY, tf.data.UNKNOWN_CARDINALITY
 _DATASET_OP = re.compile(r"Dataset(V\d)?$")
 _NO_DATASETS = ("DatasetToGraph", "DatasetFromGraph")
 _SINK = "_Retval"
-LARGE_BYTES = 64 << 10
-"""Size in bytes above which constants are left out of a graph that is made only to ask for a dataset's size."""
+_LIBRARIES = tuple(str(Path(str(module.__file__)).parent) + os.sep for module in (tf, keras, sys.modules["headrace"]))
 _TOO_LONG = "the dataset chains too many transformations: interleave over a list instead of concatenating in a loop"
 
 
@@ -42,15 +46,6 @@ class Node:
     def value(self, argument: str) -> NDArray[Any]:
         """Return the value of a constant argument, named as TensorFlow's operation names it."""
         return self.graph.constant(graphdef.arguments(self.definition)[argument][0])
-
-    def attribute(self, name: str) -> Any:
-        """Return an attribute of the operation, as a protocol buffer."""
-        return self.definition.attr[name]
-
-    @property
-    def where(self) -> str:
-        """The script's line that called headrace, as `file:line`."""
-        return self.graph.where
 
     @cached_property
     def functions(self) -> list[str]:
@@ -109,7 +104,7 @@ class Node:
         """The transformation as messages name it, such as `train.py:12: map(decode)`."""
         named = (re.fullmatch(r"__inference_Dataset_\w+?_(.+)_\d+", each) for each in self.functions)
         function = next((f"({each[1]})" for each in named if each), "")
-        return f"{self.where}: {self.kind}{function}"
+        return f"{self.graph.where}: {self.kind}{function}"
 
     @cached_property
     def kind(self) -> str:
@@ -125,6 +120,14 @@ _NAMES = {
 }  # fmt: skip
 
 
+def users_line() -> str:
+    """Return the script's line that called headrace, as `file:line`: the innermost caller outside the libraries."""
+    for frame in reversed(traceback.extract_stack()):
+        if not frame.filename.startswith((*_LIBRARIES, "<")):
+            return f"{Path(frame.filename).name}:{frame.lineno}"
+    return "?"
+
+
 class DatasetGraph:
     """The graph of a dataset. `sink` is its last transformation.
 
@@ -133,21 +136,12 @@ class DatasetGraph:
     """
 
     def __init__(self, dataset: tf.data.Dataset, where: str = "") -> None:
-        self.where = where or origin.users_line()
+        self.where = where or users_line()
         self._spec = dataset.element_spec
         self.definition = graphdef.graph_of(dataset)
         self._tensors: dict[str, tf.Tensor] = {}
         self.functions = {function.signature.name: function for function in self.definition.library.function}
         self._by_name = {node.name: node for node in self.definition.node}
-        read = {
-            edge.partition(":")[0]
-            for node in self.definition.node
-            if _DATASET_OP.search(node.op)
-            for edge in node.input
-        }
-        constants = (node for name, node in self._by_name.items() if name in read and node.op == "Const")
-        large = (each for each in constants if each.attr["value"].tensor.ByteSize() > LARGE_BYTES)
-        self._without_content = {each.name: graphdef.without_content(each) for each in large}
         sink = next(node for node in self.definition.node if node.op == _SINK)
         try:
             self.sink = self._node(sink.input[0])
@@ -203,8 +197,10 @@ class DatasetGraph:
         """The size of each transformation's dataset, as in `Node.size`, by the transformation's name."""
         names = list(dict.fromkeys(node.name for node in self.sink.subtree()))
         whole = compat.GraphDef(versions=self.definition.versions, library=self.definition.library)
-        nodes = self._by_name | self._without_content  # a size does not depend on large constants
-        whole.node.extend(each for each in nodes.values() if each.op != _SINK)
+        nodes = [each for each in self.definition.node if each.op != _SINK]
+        read = {edge.partition(":")[0] for each in nodes if _DATASET_OP.search(each.op) for edge in each.input}
+        # A size does not depend on a dataset's large constants. Those of lookup tables stay, as they may be imported.
+        whole.node.extend(graphdef.without_content(each) if each.name in read else each for each in nodes)
 
         def cardinalities() -> list[tf.Tensor]:
             variants = tf.graph_util.import_graph_def(whole, return_elements=[f"{name}:0" for name in names])
@@ -248,30 +244,19 @@ class DatasetGraph:
                     waiting.append(edge)
         return tf.graph_util.import_graph_def(part, input_map=used, return_elements=[wanted])[0]
 
-    def tensors(self, node: Node, argument: str) -> list[tf.Tensor]:
-        """Return a node's constant argument as tensors of the graph being built. Large ones are shared, not copied."""
-        found = []
-        for edge in map(_full, graphdef.arguments(node.definition)[argument]):
-            constant = self._by_name[edge.partition(":")[0]]
-            if constant.name in self._without_content:
-                found.append(self._eager(constant))
-            else:
-                part = compat.GraphDef(versions=self.definition.versions, node=[constant])
-                found += tf.graph_util.import_graph_def(part, return_elements=[edge])
-        return found
-
-    def _eager(self, constant: Any) -> tf.Tensor:
-        """Return a large constant as one tensor that all functions share. Otherwise each graph would hold a copy."""
-        if constant.name not in self._tensors:
-            value = constant.attr["value"].tensor
-            with tf.init_scope():
+    def components(self, node: Node) -> list[tf.Tensor]:
+        """Return a from_tensor_slices' tensors, which all functions share. Otherwise each would hold a copy."""
+        constants = [self.behind(edge) for edge in graphdef.arguments(node.definition)["components"]]
+        for each in constants:
+            if each.name not in self._tensors:
+                value = each.attr["value"].tensor
                 dtype = tf.as_dtype(value.dtype)
-                if dtype in (tf.string, tf.variant):  # make_ndarray reads no packed text, ragged or sparse rows
-                    made = tf.io.parse_tensor(value.SerializeToString(), dtype)
-                else:
-                    made = tf.constant(tf.make_ndarray(value))  # copies numbers less often
-            self._tensors[constant.name] = made
-        return self._tensors[constant.name]
+                with tf.init_scope():
+                    if dtype in (tf.string, tf.variant):  # make_ndarray reads no packed text, ragged or sparse rows
+                        self._tensors[each.name] = tf.io.parse_tensor(value.SerializeToString(), dtype)
+                    else:  # copies large arrays less often
+                        self._tensors[each.name] = tf.constant(tf.make_ndarray(value))
+        return [self._tensors[each.name] for each in constants]
 
     def makes_dataset(self, edge: str) -> bool:
         """Return whether an edge carries a dataset."""

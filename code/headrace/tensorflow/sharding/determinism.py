@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 from headrace.tensorflow import compat
+from headrace.tensorflow.sharding import ops
 from headrace.tensorflow.sharding.dataset_graph import Node
-from headrace.tensorflow.sharding.dataset_ops import EXPANDING
 
 _DECIDING = ("FilterDataset", "UniqueDataset", "TakeWhileDataset", "ScanDataset", "GroupByWindowDataset",
-             "DirectedInterleaveDataset", *EXPANDING)  # fmt: skip
+             "DirectedInterleaveDataset", *ops.EXPANDING)  # fmt: skip
 """Transformations in which the values of elements decide which element comes next."""
 ANEW = "its numbers differ in each pass"
 RANDOM = "it depends on random numbers"
@@ -19,7 +19,7 @@ _RANDOM_OP = re.compile(r"^(?!Stateless).*(Random|Rng|TruncatedNormal|Multinomia
 def disorder(node: Node) -> str:
     """Return why a transformation gives different elements, or another order, each time. Return '' if it does not."""
     if node.op == "ShuffleDataset" and node.size != 1:  # list_files shuffles one file too
-        if node.attribute("reshuffle_each_iteration").b:
+        if node.definition.attr["reshuffle_each_iteration"].b:
             return "elements come in another order in each pass"
         return "" if node.value("seed") or node.value("seed2") else "elements are shuffled without a seed"
     if node.op == "RandomDataset":
@@ -27,7 +27,7 @@ def disorder(node: Node) -> str:
         return "" if again and has_seed(node) else ANEW
     if _is_loose(node):
         return "the elements' order is not deterministic"
-    if node.op in EXPANDING and any(op.startswith("ShuffleDataset") for op in node.function_ops):
+    if node.op in ops.EXPANDING and any(op.startswith("ShuffleDataset") for op in node.function_ops):
         return "its function shuffles"
     drawing = (op for each in node.subtree() for op in each.function_ops if _RANDOM_OP.search(op))
     if node.op in _DECIDING and any(drawing):

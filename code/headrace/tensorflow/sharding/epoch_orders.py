@@ -38,7 +38,7 @@ def orders_of(graph: DatasetGraph, shuffles: Collection[Shuffle], parts: int = 1
     if not shuffles:
         return []
     orders = 1
-    anew = [each for each in shuffles if each.node.attribute("reshuffle_each_iteration").b]
+    anew = [each for each in shuffles if each.node.definition.attr["reshuffle_each_iteration"].b]
     if anew:
         orders = min(ORDERS, ORDERS_BYTES // max(graph.definition.ByteSize() * parts, 1))
         if orders < FEW_ORDERS:

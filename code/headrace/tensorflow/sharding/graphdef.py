@@ -9,6 +9,9 @@ import tensorflow as tf
 from headrace.errors import InputError
 from headrace.tensorflow import compat
 
+LARGE_BYTES = 64 << 10
+"""Size in bytes of a large constant."""
+
 
 def graph_of(dataset: tf.data.Dataset) -> Any:
     """Return the dataset's GraphDef, as it would be sent to workers.
@@ -69,13 +72,13 @@ def put_constant(node: Any, values: Any) -> None:
     node.attr["dtype"].type = node.attr["value"].tensor.dtype
 
 
-def without_content(constant: Any) -> Any:
-    """Return a copy of a constant with the same type and shape, and zeros for values."""
-    copy = type(constant)(name=constant.name, op=constant.op)
-    copy.attr["dtype"].CopyFrom(constant.attr["dtype"])
-    given = constant.attr["value"].tensor
-    copy.attr["value"].tensor.dtype = given.dtype
-    copy.attr["value"].tensor.tensor_shape.CopyFrom(given.tensor_shape)
+def without_content(node: Any) -> Any:
+    """Return a node or, if it is a large constant, a copy of it with the same type and shape, and zeros for values."""
+    if node.op != "Const" or node.ByteSize() <= LARGE_BYTES:
+        return node
+    copy, value = type(node)(name=node.name, op=node.op), node.attr["value"].tensor
+    copy.attr["dtype"].CopyFrom(node.attr["dtype"])
+    copy.attr["value"].tensor.CopyFrom(type(value)(dtype=value.dtype, tensor_shape=value.tensor_shape))
     return copy
 
 

@@ -94,9 +94,7 @@ def written_by(
     if function is None or name in above:
         return
     inputs = [each.name for each in function.signature.input_arg]
-    known = (
-        dict(zip(inputs[len(inputs) - len(captured) :], captured, strict=True)) if len(captured) <= len(inputs) else {}
-    )
+    known = dict(zip(reversed(inputs), reversed(captured), strict=False))
     nodes = {each.name: each for each in function.node_def}
     for node in function.node_def:
         if _WRITING.fullmatch(node.op) or _DRAWING.fullmatch(node.op):

@@ -15,15 +15,14 @@ import numpy as np
 import tensorflow as tf
 
 from headrace.tensorflow.ranks import collectives
+from headrace.tensorflow.sharding import ops
 from headrace.tensorflow.sharding.dataset_graph import DatasetGraph, Node
-from headrace.tensorflow.sharding.dataset_ops import BATCHES, ONE_TO_ONE
 from headrace.tensorflow.sharding.graphdef import arguments, put_constant
 from headrace.tensorflow.sharding.slicing import is_addressable
 from headrace.tensorflow.sharding.split_points import Source
 
 _ODD = 6364136223846793005
 """The multiplier of Knuth's random number generator for MMIX."""
-_BITS = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
@@ -111,9 +110,9 @@ def _elements_of_a_batch(sink: Node, listing: Node) -> int:
     """Return how many elements of `listing` make a batch of `sink`; 0 if anything between may add or drop elements."""
     size, node = 1, sink
     while node is not listing:
-        if node.op not in (*ONE_TO_ONE, *BATCHES):
+        if node.op not in (*ops.ONE_TO_ONE, *ops.BATCHES):
             return 0
-        size *= int(node.value("batch_size")) if node.op in BATCHES else 1
+        size *= int(node.value("batch_size")) if node.op in ops.BATCHES else 1
         node = node.inputs[0]
     return size
 
@@ -136,12 +135,12 @@ def dealt(records: tf.data.Dataset, ranks: int, rank: int, listing: int = 0) -> 
 
 def place_of(turn: tf.Tensor, ranks: int, rank: int, listing: int = 0) -> tf.Tensor:
     """Return which record of a group is a rank's. A group has `ranks` records, and the number `turn`; see `dealt`."""
-    of_listing = listing % ranks + _mixed(listing // ranks) % ranks
-    mixed = (turn + 1) * _ODD
+    of_listing = listing % ranks + _mixed(tf.constant(listing // ranks, tf.int64)) % ranks
+    return (rank - of_listing - _mixed(turn) % ranks) % ranks
+
+
+def _mixed(number: tf.Tensor) -> tf.Tensor:
+    """Return a number that seems random, the same for each call with `number`."""
+    mixed = (number + 1) * _ODD
     mixed = tf.bitwise.bitwise_xor(mixed, tf.bitwise.right_shift(mixed, 29)) * _ODD
-    return (rank - of_listing - tf.bitwise.right_shift(mixed, 33) % ranks) % ranks
-
-
-def _mixed(turn: int) -> int:
-    mixed = (turn + 1) * _ODD & _BITS
-    return ((mixed ^ mixed >> 29) * _ODD & _BITS) >> 33
+    return tf.bitwise.right_shift(mixed, 33)

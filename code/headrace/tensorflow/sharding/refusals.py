@@ -10,13 +10,13 @@ from typing import Any
 import tensorflow as tf
 
 from headrace.errors import InputError
-from headrace.tensorflow import compat, origin
+from headrace.tensorflow import compat
 from headrace.tensorflow.options import Distribution
 from headrace.tensorflow.ranks import collectives
 from headrace.tensorflow.sharding import graphdef
-from headrace.tensorflow.sharding.dataset_graph import INFINITE, DatasetGraph, Node
+from headrace.tensorflow.sharding.dataset_graph import INFINITE, DatasetGraph, Node, users_line
 from headrace.tensorflow.sharding.determinism import ANEW, RANDOM, disorder
-from headrace.tensorflow.sharding.records import bytes_read
+from headrace.tensorflow.sharding.sources import bytes_read
 
 PYTHON_OPS = {
     "PyFunc": "tf.py_function or tf.numpy_function",
@@ -87,7 +87,7 @@ def refuse_elements(dataset: tf.data.Dataset) -> None:
         elif isinstance(spec, compat.ExtensionTypeSpec):
             what = f"of an ExtensionType ({type(spec).__qualname__}): make a dict or a tuple of its tensors"
         if what:
-            raise InputError(f"{origin.users_line()}: the dataset's elements are {what} before data.distribute")
+            raise InputError(f"{users_line()}: the dataset's elements are {what} before data.distribute")
 
 
 def refuse_python(graph: DatasetGraph) -> None:
@@ -115,7 +115,7 @@ def refuse_generator(graph: DatasetGraph) -> None:
     for node in graph.sink.subtree():
         if "GeneratorDataset" in node.function_ops:
             raise InputError(
-                f"{node.where}: from_generator: every rank runs the generator from its start, so all would train on "
+                f"{graph.where}: from_generator: every rank runs the generator from its start, so all would train on "
                 "the same elements. Let it skip the elements of other ranks, by hvd.rank() and hvd.size(), and call "
                 "data.distribute(…, shared=False). Data hosts cannot run it: use TFRecords or data.from_arrays there"
             )
@@ -136,15 +136,11 @@ def refuse_large_arrays(graph: DatasetGraph) -> None:
 
 def refuse_endings(graph: DatasetGraph, endless: bool, how: Distribution) -> None:
     """Raise `InputError` for a finite dataset if the options in `how` need an endless one."""
-    if endless:
-        return
-    if how.coordinated:
-        raise InputError(f"{graph.where}: coordinated reads need a dataset without end: add .repeat() before .batch()")
-    if how.sharding == "off" and how.exact:
+    if how.sharding == "off" and (how.exact or how.coordinated) and not endless:
         raise InputError(
             f"{graph.where}: with sharding='off' every worker makes the whole dataset. It is finite, so each element "
             "would come once for every worker. Add .repeat() before .batch(), leave sharding at 'dynamic', or allow "
-            "it with exact=False"
+            "it with exact=False (not for coordinated reads)"
         )
 
 
@@ -195,7 +191,7 @@ def warn_of_all_of_it() -> None:
     """Warn that each rank trains on the whole dataset. Print nothing if there is only one rank."""
     if collectives.size() > 1:
         _warn(
-            f"{origin.users_line()}: with exact=False, and no data hosts, each of the {collectives.size()} ranks "
+            f"{users_line()}: with exact=False, and no data hosts, each of the {collectives.size()} ranks "
             "trains on the whole dataset. To give each rank a part, call dataset.shard(hvd.size(), hvd.rank()), and "
             "then data.distribute(…, shared=False)"
         )

@@ -22,7 +22,7 @@ from headrace.tensorflow.sharding.epoch_orders import in_passes, orders_of
 from headrace.tensorflow.sharding.rank_shares import Share, dealt, share_of, shrink_shuffles
 from headrace.tensorflow.sharding.shuffle_order import Shuffle
 from headrace.tensorflow.sharding.slicing import Piece, in_blocks
-from headrace.tensorflow.sharding.split_points import SPLITS_PER_S, Source, find_sources, is_endless
+from headrace.tensorflow.sharding.split_points import Source, find_sources, is_endless
 
 FEW_FILES = 4
 """Fewest files per rank. With fewer, a rank without workers reads all files, and keeps its part of the records."""
@@ -50,15 +50,12 @@ def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> Prepare
     Raises:
         InputError: on every rank, if workers cannot make the dataset, or cannot make it in parts.
     """
-    sizes: list[int] = []
     in_parts = how.exact and how.sharding == "dynamic"
     gives_workers = collectives.rank() == 0 or not how.shared
-    parts: list[tuple[DatasetGraph, list[Source], Share | None]] = []
 
-    def look() -> tuple[Found, list[int] | None]:
+    def look() -> tuple[Found, list[int], DatasetGraph, list[Source], Share | None]:
         graph = DatasetGraph(dataset)
         endless = is_endless(graph.sink)
-        sizes.append(graph.sink.size if how.exact else UNKNOWN_SIZE)
         if gives_workers:
             refusals.refuse_python(graph)
             refusals.refuse_large_arrays(graph)
@@ -67,31 +64,27 @@ def prepare(dataset: tf.data.Dataset, how: Distribution, stream: str) -> Prepare
             if how.exact:
                 random_state.refuse_written(graph)
         is_counted = in_parts and how.shared and not endless
-        if not (is_counted or gives_workers):
-            return (endless, told(graph)), None
-        sources = find_sources(graph) if in_parts else []
+        sources = find_sources(graph) if in_parts and (is_counted or gives_workers) else []
         refusals.warn_of_drops(node for source in sources for node in source.dropping)
         share = share_of(graph, sources) if is_counted else None
-        parts.append((graph, sources, share))
         alike = told(graph) if how.shared else []
         if share:  # each rank makes its own part, so seeds must be the same
             alike += [place(source.node) for source in sources]
-        return (endless, alike), orders_of(graph, _replaced(sources).values(), collectives.size() if share else 1)
+        orders = orders_of(graph, _replaced(sources).values(), collectives.size() if share else 1)
+        return (endless, alike), orders, graph, sources, share
 
-    everyones = together(look)
+    (*_, graph, sources, share), everyones = together(look, lambda own: own[:2])
     endless = all_endless([found for found, _ in everyones])
     if how.shared:
-        refusals.look_at_size(sizes[0], how.uneven, stream)
-    share = parts[0][2] if parts else None
-    made: list[tf.data.Dataset] = []
+        refusals.look_at_size(graph.sink.size if how.exact else UNKNOWN_SIZE, how.uneven, stream)
 
-    def make() -> None:
-        if share or gives_workers:
-            graph, sources, _ = parts[0]
-            orders = everyones[0 if how.shared else collectives.rank()][1]
-            made.extend(_for_workers(graph, sources, orders, stream, share) if in_parts else [dataset])
+    def make() -> list[tf.data.Dataset]:
+        if not (share or gives_workers):
+            return []
+        orders = everyones[0 if how.shared else collectives.rank()][1]
+        return _for_workers(graph, sources, orders, stream, share) if in_parts else [dataset]
 
-    together(make)
+    made, _ = together(make, lambda _: None)
     return Prepared(made, endless, share)
 
 
@@ -102,7 +95,8 @@ def register(datasets: list[tf.data.Dataset], service: str, compression: str | N
         to_dispatcher = tf.data.experimental.service.register_dataset
         return [to_dispatcher(service, each, compression=compression).numpy().decode() for each in datasets]
 
-    return list(together(send)[collectives.rank() if own else 0])
+    ids, everyones = together(send)
+    return ids if own else list(everyones[0])
 
 
 def on_this_rank(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tf.data.Dataset:
@@ -120,7 +114,8 @@ def on_this_rank(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tf
         except Exception:  # it is too large for a graph, or cannot leave this process, as it need not here
             return int(dataset.cardinality()) == INFINITE, []
 
-    return dataset if all_endless(together(look)) else end_together(dataset, how.uneven, stream)
+    _, everyones = together(look)
+    return dataset if all_endless(everyones) else end_together(dataset, how.uneven, stream)
 
 
 def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.Dataset:
@@ -131,32 +126,27 @@ def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.
     """
     if collectives.size() == 1:
         return dataset
-    made: list[tf.data.Dataset] = []
-    shares: list[Share | None] = []
-    sizes: list[int] = []
 
-    def make() -> Found:
+    def look() -> tuple[Found, tf.data.Dataset, int, Share | None]:
         graph = DatasetGraph(dataset)
         refusals.refuse_generator(graph)
         refusals.refuse_large_arrays(graph)
         random_state.refuse_written(graph)
         sources = find_sources(graph, one_block_a_batch=True)
         refusals.warn_of_drops(node for source in sources for node in source.dropping)
-        made.append(graph.spliced(dict(itertools.starmap(_part, enumerate(sources)))))
-        shares.append(share_of(graph, sources))
-        sizes.append(graph.sink.size)
+        part = graph.spliced(dict(itertools.starmap(_part, enumerate(sources))))
         # Each rank makes its blocks itself, so seeds must be the same.
-        return is_endless(graph.sink), [*told(graph), *(place(source.node) for source in sources)]
+        found = is_endless(graph.sink), [*told(graph), *(place(source.node) for source in sources)]
+        return found, part, graph.sink.size, share_of(graph, sources)
 
-    endless = all_endless(together(make))
-    refusals.look_at_size(sizes[0], uneven, stream)
+    (_, part, size, share), everyones = together(look, lambda own: own[0])
+    endless = all_endless(everyones)
+    refusals.look_at_size(size, uneven, stream)
     if endless:
-        part = made[0]
-    elif share := shares[0]:
-        part = with_steps(made[0], share.steps(uneven), share.own())
-    else:
-        part = end_together(made[0], uneven, stream)
-    return part
+        return part
+    if share:
+        return with_steps(part, share.steps(uneven), share.own())
+    return end_together(part, uneven, stream)
 
 
 def _for_workers(
@@ -164,16 +154,9 @@ def _for_workers(
 ) -> list[tf.data.Dataset]:
     """Return the workers' datasets: either one for all passes, or a list from which each pass takes the next one."""
     for source in sources if not (share and share.rank) else ():
-        place = f"{source.node.kind}:{source.node.where}"
+        place = f"{source.node.kind}:{graph.where}"
         elements = "endless" if source.elements == INFINITE else source.elements
         say("data_split", stream=stream, source=place, elements=elements, block=source.block)
-        many = source.elements == INFINITE or source.elements > SPLITS_PER_S
-        if many and source.block == 1 and not source.expanding:
-            print(
-                f"{place} is handed out one element at a time, so a worker gets at most {SPLITS_PER_S:,} a second, "
-                "however many processors it has: call .batch() before data.distribute",
-                flush=True,
-            )
     shuffles = _replaced(sources) if orders else {}
     made = _in_order(graph, sources, shuffles, orders[0] if orders else 0, share)
     return in_passes(made, orders) if orders or random_state.first_values(graph) else [made]

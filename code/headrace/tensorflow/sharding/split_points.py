@@ -12,27 +12,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from headrace.tensorflow.sharding import graphdef, ops
 from headrace.tensorflow.sharding.dataset_graph import INFINITE, UNKNOWN_SIZE, DatasetGraph, Node
-from headrace.tensorflow.sharding.dataset_ops import (
-    BATCHES,
-    BY_PLACE,
-    EXPANDING,
-    FUNCTIONS,
-    ONE_BY_ONE,
-    ONE_TO_ONE,
-    REGROUPING,
-    SOURCES,
-)
 from headrace.tensorflow.sharding.determinism import has_seed
-from headrace.tensorflow.sharding.records import records_of
 from headrace.tensorflow.sharding.refusals import refusal, refuse_costly, refuse_reading_again, refuse_unordered
-from headrace.tensorflow.sharding.rows import array_rows, is_arrays
 from headrace.tensorflow.sharding.shuffle_order import Shuffle, shuffle_of
 from headrace.tensorflow.sharding.slicing import is_addressable
+from headrace.tensorflow.sharding.sources import array_rows, is_arrays, records_of
 
 BLOCKS = 64
 """A finite dataset with at least 64 batches gets at least so many blocks, so that fast workers can make more."""
@@ -43,8 +34,6 @@ MAX_SMALL_BLOCK = 2048
 MAX_SMALL_BLOCK_BYTES = 8 << 20
 SKIPPING_BLOCKS = 32
 """The most blocks of a dataset if a worker must make, and skip, all elements before its block."""
-SPLITS_PER_S = 3_300
-"""Elements that a worker can ask the dispatcher for in a second; `python -m bench.splits` measures it."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +87,7 @@ def is_endless(node: Node) -> bool:
     """Return whether a dataset has no end, even if TensorFlow does not know its size."""
     if node.size == INFINITE:
         return True
-    through = node.op in (*ONE_BY_ONE, *EXPANDING, *REGROUPING, "GroupByWindowDataset", "ConcatenateDataset")
+    through = node.op in (*ops.SPLITTABLE, "GroupByWindowDataset", "ConcatenateDataset")
     return through and any(map(is_endless, node.inputs))
 
 
@@ -111,7 +100,7 @@ def _ends(node: Node, above: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
         yield node, above  # with its repetitions numbered, batches are cut exactly
     elif is_arrays(node):
         yield node, above
-    elif node.op in (*ONE_BY_ONE, *EXPANDING, *REGROUPING) or _only_regroups(node):
+    elif node.op in ops.SPLITTABLE or _only_regroups(node):
         yield from _ends(node.inputs[0], path)
     elif node.op == "ConcatenateDataset":
         for each in node.inputs:
@@ -121,7 +110,7 @@ def _ends(node: Node, above: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
             yield from _ends(each, path)
     elif node.op == "RandomDataset" and not has_seed(node):
         return  # every worker draws its own numbers
-    elif node.op in (*BY_PLACE, *SOURCES):
+    elif node.op in (*ops.BY_PLACE, *ops.SOURCES):
         yield node, above
     elif node.op == "RandomDataset":
         raise refusal(
@@ -139,11 +128,11 @@ def _ends(node: Node, above: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
 
 
 def _source(node: Node, above: Sequence[Node], one_block_a_batch: bool) -> Source:
-    if node.op in BY_PLACE or node.op == "RepeatDataset":
+    if node.op in ops.BY_PLACE or node.op == "RepeatDataset":
         refuse_unordered(node)
     elements, addressable = _numbered(node)
     batch, expanding, dropping = _batch_above(above)
-    if not one_block_a_batch and any(each.op in (*REGROUPING, "GroupByWindowDataset") for each in above):
+    if not one_block_a_batch and any(each.op in (*ops.REGROUPING, "GroupByWindowDataset") for each in above):
         batch = batch or 1  # a batch takes elements from several blocks, as after bucket_by_sequence_length
     if expanding or not batch:
         block = 1
@@ -186,60 +175,55 @@ def _batch_above(above: Sequence[Node]) -> tuple[int, Node | None, tuple[Node, .
     """
     size, exact, expanding, known, dropping = 0, True, None, True, []
     for node in reversed(above):
-        if node.op in EXPANDING and _repeats_within(node):
+        if node.op in ops.EXPANDING and _repeats_within(node):
             raise refusal(
                 node,
                 "turns some elements into endless datasets, so that a worker or rank that gets one of these "
                 "might never come to other elements",
                 "dataset.repeat() before this transformation, without an endless .repeat() in its function",
             )
-        whole = exact and node.op in BATCHES
+        whole = exact and node.op in ops.BATCHES
         if not whole and _drops_remainder(node) and not is_endless(node.inputs[0]):
             dropping.append(node)
-        if node.op in BATCHES and known:
+        if node.op in ops.BATCHES and known:
             size = max(size, 1) * max(int(node.value("batch_size")), 1)
-        elif node.op in EXPANDING and not size:
+        elif node.op in ops.EXPANDING and not size:
             expanding = expanding or node
-        exact &= node.op in (*ONE_TO_ONE, *BATCHES)
-        known &= node.op in (*ONE_BY_ONE, *BATCHES) and not expanding
+        exact &= node.op in (*ops.ONE_TO_ONE, *ops.BATCHES)
+        known &= node.op in (*ops.ONE_BY_ONE, *ops.BATCHES) and not expanding
     return size, expanding, tuple(dropping)
 
 
 def _repeats_within(node: Node) -> bool:
     """Return whether a node's function, such as an interleave's, turns an element into an endless dataset."""
-    inside = {each.name: each for each in node.operations}
-    counts = [inside.get(each.input[1].partition(":")[0]) for each in inside.values() if each.op == "RepeatDataset"]
-    constants = [each.attr["value"].tensor for each in counts if each is not None and each.op == "Const"]
-    return any(int(tf.make_ndarray(each)) < 0 for each in constants)
+    return any(int(count) < 0 for count in _constants_within(node, "RepeatDataset", "count"))
 
 
 def _drops_remainder(node: Node) -> bool:
-    if node.op in REGROUPING:
+    if node.op in ops.REGROUPING:
         return bool(node.value("drop_remainder"))
-    if node.op != "GroupByWindowDataset":
-        return False
+    return node.op == "GroupByWindowDataset" and any(_constants_within(node, "Batch", "drop_remainder"))
+
+
+def _constants_within(node: Node, operation: str, argument: str) -> Iterator[Any]:
+    """Yield the constants that operations in a node's functions get for an argument. `operation` is part of a name."""
     inside = {each.name: each for each in node.operations}
-    constants = {
-        name
-        for name, each in inside.items()
-        if each.op == "Const"
-        and each.attr["dtype"].type == tf.bool.as_datatype_enum
-        and bool(tf.make_ndarray(each.attr["value"].tensor))
-    }
-    return any(
-        "Batch" in each.op and constants & {edge.partition(":")[0] for edge in each.input} for each in inside.values()
-    )
+    for each in (one for one in inside.values() if operation in one.op):
+        for edge in graphdef.arguments(each).get(argument, []):
+            given = inside.get(edge.partition(":")[0])
+            if given is not None and given.op == "Const":
+                yield tf.make_ndarray(given.attr["value"].tensor)
 
 
 def _only_regroups(node: Node) -> bool:
     """Return whether a node is a group_by_window (such as bucket_by_sequence_length) that only batches groups."""
     made = {re.sub(r"V\d$", "", op) for op in node.function_ops if re.search(r"Dataset(V\d)?$", op)}
-    return node.op == "GroupByWindowDataset" and made <= {*BATCHES, *FUNCTIONS, "FilterDataset"}
+    return node.op == "GroupByWindowDataset" and made <= {*ops.BATCHES, *ops.FUNCTIONS, "FilterDataset"}
 
 
 def _mixes_whole_datasets(node: Node) -> bool:
     """Return whether a node is a sample_from_datasets that goes on to the end of all its datasets."""
-    if node.op != "DirectedInterleaveDataset" or node.attribute("stop_on_empty_dataset").b:
+    if node.op != "DirectedInterleaveDataset" or node.definition.attr["stop_on_empty_dataset"].b:
         return False
     return any(each.op == "RandomDataset" for each in node.inputs[0].subtree())
 

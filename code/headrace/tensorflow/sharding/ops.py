@@ -12,6 +12,8 @@ ONE_BY_ONE = (*ONE_TO_ONE, "FilterDataset", "IgnoreErrorsDataset", "RepeatDatase
 EXPANDING = ("InterleaveDataset", "ParallelInterleaveDataset", "LegacyParallelInterleaveDataset", "FlatMapDataset",
              "UnbatchDataset")  # fmt: skip
 """Transformations that turn each element into a dataset, and yield the elements of these datasets."""
+SPLITTABLE = (*ONE_BY_ONE, *EXPANDING, *REGROUPING)
+"""Transformations that give the same elements, whether one process makes them all or several make a part each."""
 BY_PLACE = ("ZipDataset", "TakeDataset", "SkipDataset", "ShardDataset", "WindowDataset", "ScanDataset",
             "UniqueDataset", "TakeWhileDataset", "GroupByWindowDataset", "DirectedInterleaveDataset")  # fmt: skip
 """Transformations whose result depends on the elements' places in the dataset."""
