@@ -116,7 +116,7 @@ def test_a_device_without_memory_for_the_ideal_step_trains_without_it(monkeypatc
     def full(*_):
         raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating tensor")
 
-    monkeypatch.setattr(keras_ideal_step, "_wait_for", full)
+    monkeypatch.setattr(keras_ideal_step, "steps_to_measure", full)
     trained = model()
     weights = trained.get_weights()
     assert keras_ideal_step.measure_ideal_step(trained, ROWS, 4) is None

@@ -23,6 +23,7 @@ from headrace.tensorflow.sharding.split_points import Source
 
 _ODD = 6364136223846793005
 """The multiplier of Knuth's random number generator for MMIX."""
+_BITS = (1 << 64) - 1
 
 
 @dataclass(frozen=True)
@@ -135,12 +136,12 @@ def dealt(records: tf.data.Dataset, ranks: int, rank: int, listing: int = 0) -> 
 
 def place_of(turn: tf.Tensor, ranks: int, rank: int, listing: int = 0) -> tf.Tensor:
     """Return which record of a group is a rank's. A group has `ranks` records, and the number `turn`; see `dealt`."""
-    of_listing = listing % ranks + _mixed(tf.constant(listing // ranks, tf.int64)) % ranks
-    return (rank - of_listing - _mixed(turn) % ranks) % ranks
-
-
-def _mixed(number: tf.Tensor) -> tf.Tensor:
-    """Return a number that seems random, the same for each call with `number`."""
-    mixed = (number + 1) * _ODD
+    of_listing = listing % ranks + _mixed(listing // ranks) % ranks
+    mixed = (turn + 1) * _ODD
     mixed = tf.bitwise.bitwise_xor(mixed, tf.bitwise.right_shift(mixed, 29)) * _ODD
-    return tf.bitwise.right_shift(mixed, 33)
+    return (rank - of_listing - tf.bitwise.right_shift(mixed, 33) % ranks) % ranks
+
+
+def _mixed(turn: int) -> int:
+    mixed = (turn + 1) * _ODD & _BITS
+    return ((mixed ^ mixed >> 29) * _ODD & _BITS) >> 33
