@@ -95,6 +95,15 @@ def test_what_breaks_every_process_becomes_an_error_in_its_place_though_it_was_a
     assert made.take("q") == 1
 
 
+def test_a_process_that_is_only_silent_does_not_count_as_ended():
+    made, clock = schedule(limit_s=1000)
+    for number in range(2 * MOST_BREAKS):
+        assert made.take(f"p{number}") == 0
+        clock.now += 100
+        made.broke(0, f"p{number}", TimeoutError())
+    assert made.take("another", wait=False) == 0 and [made.take("another", wait=False) for _ in range(4)][3] is None
+
+
 def test_a_batch_whose_makers_all_end_at_once_is_still_made():
     made, _ = schedule()
     for number in range(3 * MOST_BREAKS):
