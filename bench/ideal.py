@@ -63,7 +63,7 @@ def errors_of(run):
 
 
 def one(keras, tf, name, size):
-    """Return the ideal step times, and the median steps of training before, between and after, all in ms."""
+    """Return the times of ideal steps, and the median times of training steps before, between and after them, in ms."""
     from headrace.tensorflow.keras.keras_ideal_step import measure_ideal_step
 
     keras.backend.clear_session()

@@ -1,4 +1,4 @@
-"""Show what data hosts gain, in pairs of local runs without and with them.
+"""Show how much a job gains from data hosts, in pairs of local runs without and with them.
 
 `make demo` runs two pairs: one in which training waits for data, and one in which it does not. `make demo-torch` runs
 one pair with PyTorch. HEADRACE_DEMO_EPOCHS sets the epochs of the pairs that learn to recognize digits, and

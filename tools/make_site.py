@@ -1,4 +1,4 @@
-"""Build a site from README, docs/ and notebooks/ in build/site (`make site`). A broken link is an error."""
+"""Build a site in build/site from README, docs/ and notebooks/ (`make site`). A broken link is an error."""
 
 import os
 import re

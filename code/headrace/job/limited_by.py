@@ -16,7 +16,7 @@ ARITHMETIC = "the model's arithmetic"
 INPUT_BOUND_FROM = 0.1
 """Share of a step, 0 to 1. If steps wait for data for no more than this share, the computation is the limit."""
 BUSY_FROM = 0.85
-"""Share of a step that does not wait for data, 0 to 1. GPUs that are busy for this share or more are the limit."""
+"""Share of an ideal step, 0 to 1. If GPUs are busy for at least this share of it, they are the limit."""
 FEW_SAMPLES = 5
 """Number of utilization samples of a GPU, one a second, that are needed for a meaningful mean."""
 REMEDIES = {

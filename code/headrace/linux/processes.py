@@ -1,4 +1,4 @@
-"""Find and end trees of Linux processes, and separate the open files and sockets of forked processes."""
+"""Find and end trees of Linux processes, and make forked processes independent of their parent's files and sockets."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def __getattr__(name: str) -> Any:
 
 
 def allreduce(value: Any, *args: Any, **options: Any) -> Any:
-    """Reduce a tensor, number or list over all ranks, as Horovod does, such as `hvd.allreduce(model.evaluate(…))`."""
+    """Reduce a tensor, number or list over all ranks, as Horovod does. Example: `hvd.allreduce(model.evaluate(…))`."""
     is_tensor = isinstance(value, (tf.Tensor, tf.Variable, tf.IndexedSlices, np.ndarray, np.generic))
     return _hvd.allreduce(value if is_tensor else tf.convert_to_tensor(value), *args, **options)
 

@@ -208,7 +208,7 @@ class RankLog:
         return self._of_rank(ended, why)
 
     def _fail(self, cause: RootCause, lost_peer: bool = False) -> None:
-        """Record the first failure. If it is a broken connection to a peer, the report of a killed rank replaces it."""
+        """Record the first failure. A later report of a killed rank replaces a broken connection to a peer."""
         if self._first_failure is None or (self._lost_peer and cause.signal):
             self._first_failure, self._lost_peer = cause, lost_peer
 

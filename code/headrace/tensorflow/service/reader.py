@@ -19,7 +19,7 @@ from headrace.tensorflow.ranks import collectives
 from headrace.tensorflow.service import transfer
 
 REQUESTS = 8
-"""Batches that a rank requests ahead; TensorFlow's autotuning, which is off here, settles on this number."""
+"""Batches that a rank requests ahead. TensorFlow's autotuning would choose this number; it is off here."""
 FEW_REQUESTS = 2
 """Batches to request ahead from a finite shared stream. With more, one rank could take most of a short stream."""
 ASK_FOR_END_EVERY_MS = 100

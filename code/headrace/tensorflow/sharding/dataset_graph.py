@@ -44,7 +44,7 @@ class Node:
     graph: DatasetGraph = field(repr=False)
 
     def value(self, argument: str) -> NDArray[Any]:
-        """Return the value of a constant argument, named as TensorFlow's operation names it."""
+        """Return a constant argument's value. `argument` is its name in TensorFlow's operation."""
         return self.graph.constant(graphdef.arguments(self.definition)[argument][0])
 
     @cached_property

@@ -135,7 +135,7 @@ def dealt(records: tf.data.Dataset, ranks: int, rank: int, listing: int = 0) -> 
 
 
 def place_of(turn: tf.Tensor, ranks: int, rank: int, listing: int = 0) -> tf.Tensor:
-    """Return which record of a group is a rank's. A group has `ranks` records, and the number `turn`; see `dealt`."""
+    """Return which record of group number `turn` a rank takes. A group has `ranks` records; see `dealt`."""
     of_listing = listing % ranks + _mixed(listing // ranks) % ranks
     mixed = (turn + 1) * _ODD
     mixed = tf.bitwise.bitwise_xor(mixed, tf.bitwise.right_shift(mixed, 29)) * _ODD

@@ -46,7 +46,7 @@ class Source:
     block: int
     """Number of elements that are handed out at once."""
     expanding: Node | None
-    """The transformation, if any, that makes many elements of each one, such as an interleave over files."""
+    """The transformation that turns each element into many, such as an interleave over files; None if there is none."""
     shuffle: Shuffle | None
     """The first shuffle after the listing, if only transformations of single elements, such as `map`, lie between."""
     dropping: tuple[Node, ...] = ()

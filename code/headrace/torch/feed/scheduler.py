@@ -113,7 +113,7 @@ class Schedule:
         return None
 
     def came(self, step: int, batch: Any, size: int = 0) -> None:
-        """Pass the batch of a step, of `size` bytes, or an error in its place, to the rank. Drop a second answer."""
+        """Pass a step's batch of `size` bytes, or an error, to the rank. Drop it if the step already has an answer."""
         with self._lock:
             if self.closed or step not in self._asked:
                 return

@@ -21,7 +21,7 @@ ENDLESS = sys.maxsize
 MOST_AT_ONCE = 1 << 22
 """If a sampler's length is at most this, its indices are drawn at once. Otherwise they are drawn during training."""
 _MORE_THAN_SAID = 64
-"""A sampler is endless if it yields over 2 × length + this value. Without a length, the dataset's length counts."""
+"""A sampler is endless if it yields more than 2 × length + this value. Without a length, the dataset's is used."""
 _CHUNK = 1 << 10
 """Number of samples that are drawn at once from an endless sampler."""
 
