@@ -3,10 +3,10 @@
     PYTHONPATH=code:. python bench/gpu_jobs.py [--steps 150] [--batch_size 128] [--own_cpus 2] [--only pytorch]
 
 Jobs train the ResNet50 of train_dnn.py and train_torch.py on made-up images, on simulated hosts of this machine. The
-dnn host has `--own_cpus` processors; two data hosts share the others. TensorFlow's jobs are in float32, and one in
-bfloat16; PyTorch's are in bfloat16 if the GPU supports it. "foretold" is what `headrace plan` predicts for these data
-hosts from the job without them. Needs the environments of `make setup` and `make setup-torch`; writes
-bench/out/gpu_jobs.json.
+dnn host has `--own_cpus` processors; two data hosts share the others. TensorFlow's jobs are in float32, except one
+in bfloat16. PyTorch's are in bfloat16 if the GPU supports it. "foretold" is what `headrace plan` predicts for the job
+with the two data hosts, from the job without data hosts. Needs the environments of `make setup` and `make setup-torch`;
+writes bench/out/gpu_jobs.json.
 
 Without a GPU, test the program with `--device cpu --model small_cnn --image_size 32 --batch_size 16 --steps 30
 --own_cpus 1`; such figures mean nothing.

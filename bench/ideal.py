@@ -4,8 +4,8 @@
 
 Three models train on one batch in memory, so no step waits. A quarter of a second of training and a measurement of the
 ideal step time take turns, so that changes of the machine's speed affect both alike. Each measurement is compared with
-the mean of the training before it and after it. A run's error is the median over its turns, as many as fit into
-`RUN_S`, and at least `LEAST_TURNS`. Here measurements are not capped; a job caps them at its steps' median.
+the mean of the training before it and after it. A run has as many turns as fit into `RUN_S`, and at least
+`LEAST_TURNS`. Its error is the median of their errors. Measurements are not capped; jobs cap them at the steps' median.
 The first run of each model is not counted: in it, memory is touched for the first time and kernels are chosen.
 """
 
@@ -63,7 +63,7 @@ def errors_of(run):
 
 
 def one(keras, tf, name, size):
-    """Return the times of ideal steps, and the median times of training steps before, between and after them, in ms."""
+    """Return the ideal step times, and the median times of training steps before, between and after them, all in ms."""
     from headrace.tensorflow.keras.keras_ideal_step import measure_ideal_step
 
     keras.backend.clear_session()

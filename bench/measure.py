@@ -61,7 +61,7 @@ def pinned(*cpus: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def service(cpus: Sequence[Sequence[int]], **environ_of_last: str) -> Iterator[Any]:
-    """Yield a real dispatcher with a worker on each set of processors. `environ_of_last` is set for the last."""
+    """Yield a dispatcher with a worker on each set of processors. The last worker also gets `environ_of_last`."""
     from tests.integration.service import Service  # needs TensorFlow
 
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as work_dir:

@@ -6,9 +6,9 @@
 Two ranks, which share two processors, train a small convolutional network on made-up images in memory. The plain script
 has only what training on several ranks needs: an optimizer that averages gradients, a broadcast, and `shard`. The
 other one has `data.distribute` in local mode, `hvd.DistributedOptimizer`, and headrace's callbacks, with the
-measurement of the ideal step. The long run makes very many tiny steps, to see whether steps get slower or memory grows:
-its figures are the last tenth's ÷ the first tenth's. A machine's speed may double within minutes, so the long run
-measures its steps in units of a fixed piece of work beside them.
+measurement of the ideal step. The long run makes very many tiny steps, to see whether steps get slower or memory grows.
+It divides figures of the last tenth of the steps by those of the first tenth. A machine's speed may double within
+minutes. So the long run also times a fixed piece of work between steps, and divides step times by that time.
 """
 
 import argparse

@@ -8,8 +8,8 @@ turns, as if it launched an accelerator's kernels. There the data host alone can
 in one job, in turns of a few seconds, so that changes of the machine's speed affect all alike:
 
 "on", "off": images a second with the worker beside the trainer running, and suspended.
-"sum": the data host's worker alone, plus the trainer's worker alone on a processor that is as busy as in the job (with
-the other program and the steps' arithmetic); the reader has its own processor in both.
+"sum": the rate of the data host's worker alone plus that of the trainer's worker alone. The latter's processor is as
+busy as in the job, with the other program and the steps' arithmetic. The reader has its own processor both times.
 "processors": two processors at once ÷ the sum of each alone, for the same pipeline without a reader; processors share
 caches and memory.
 """

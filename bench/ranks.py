@@ -2,15 +2,15 @@
 
     python -m bench.ranks [--repeats 5]
 
-Each rank is a process, and does not wait for the others at each step as in training. They begin together once all have
-their first batch. Each reads its part of a finite dataset from two workers; fairness is the most batches that a rank
-got, divided by the fewest. "10 ms" ranks wait 10 ms in each step: together they ask for about what the service can make
-here. "at once" ranks read as fast as they can; up to eight share two processors, so the system's scheduler has a
-part in the fairness too.
+Each rank is a process. In training, ranks wait for each other at each step; here they do not. They begin together once
+all have their first batch. Each reads its part of a finite dataset from two workers; fairness is the most batches that
+a rank got, divided by the fewest. "10 ms" ranks wait 10 ms in each step: together they ask for about what the service
+can make here. "at once" ranks read as fast as they can; up to eight share two processors, so the system's scheduler has
+a part in the fairness too.
 
-Then one worker serves one and eight ranks that read a shuffle of 10,000 elements of 10 kB. In plain tf.data its buffer
-takes 100 MB; headrace's workers make elements in shuffled order instead. The memory is what the worker's process grew
-by at its peak.
+Then one worker serves ranks that read a shuffle of 10,000 elements of 10 kB: one rank in one measurement, eight in
+another. In plain tf.data the shuffle's buffer takes 100 MB; headrace's workers make elements in shuffled order instead.
+The memory is what the worker's process grew by at its peak.
 """
 
 import contextlib
@@ -157,7 +157,7 @@ def reader():
 
 
 def dataset_of(job):
-    """Return a dataset of numbered batches, or of shuffled elements whose batch carries its first number."""
+    """Return a dataset of numbered batches, or batches of shuffled elements, each with its first element's number."""
     import tensorflow as tf
 
     if "shuffle" not in job:

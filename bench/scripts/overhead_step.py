@@ -20,7 +20,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("way", choices=["plain", "headrace"])
 parser.add_argument("--steps", type=int, default=300)
 parser.add_argument("--model", choices=["small_cnn", "resnet50", "tiny"], default="small_cnn")
-parser.add_argument("--num_groups", type=int, default=0, help="headrace: groups that gradients go in")
+parser.add_argument("--num_groups", type=int, default=0, help="of gradients; only with headrace")
 args = parser.parse_args()
 WARM_UP_STEPS, BATCH, IMAGES = min(30, args.steps // 3), 32, 2048
 EVERY, FIXED_WORK = 100, 50_000
@@ -60,7 +60,7 @@ class Broadcast(keras.callbacks.Callback):
 
 
 class Clock(keras.callbacks.Callback):
-    """Records when steps begin, the machine's speed, and this process's memory after a tenth of the steps and all."""
+    """Records when steps begin, the machine's speed, and memory after a tenth of the steps and at the end."""
 
     def __init__(self):
         super().__init__()

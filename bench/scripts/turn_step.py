@@ -1,9 +1,9 @@
 """A training script that writes down when each step ended.
 
-A step gets a batch, then launches some times. A launch is a thread that needs the processor, and then a wait, as for a
-kernel that an accelerator runs. `FOLDER/taken` has the part of a processor that another program keeps busy; when the
-file is removed, the script ends. `FOLDER/steps` gets the clock's time at the end of each step, in seconds, a line
-each, and `FOLDER/arithmetic` the CPU seconds of a step's own arithmetic.
+A step gets a batch, then makes `--launches` launches. A launch is a thread that needs the processor, and then a wait,
+as for a kernel that an accelerator runs. `FOLDER/taken` has the part of a processor that another program keeps busy;
+when the file is removed, the script ends. At the end of each step, it adds a line with the clock's time in seconds to
+`FOLDER/steps`. It writes the CPU seconds of a step's own arithmetic to `FOLDER/arithmetic`.
 """
 
 import argparse
@@ -22,10 +22,10 @@ from headrace.tensorflow import data
 
 parser = argparse.ArgumentParser(allow_abbrev=False)
 parser.add_argument("--folder", type=Path, required=True)
-parser.add_argument("--times", type=int, required=True, help="that the augmentation is repeated; 0: only a flip")
+parser.add_argument("--times", type=int, required=True, help="how often the augmentation is done; 0: only a flip")
 parser.add_argument("--batch_size", type=int, required=True)
 parser.add_argument("--launches", type=int, required=True, help="in a step")
-parser.add_argument("--compute_ms", type=float, required=True, help="that a launch needs the processor")
+parser.add_argument("--compute_ms", type=float, required=True, help="CPU time of a launch")
 parser.add_argument("--wait_ms", type=float, required=True, help="that a launch waits")
 args, _ = parser.parse_known_args()
 STEPS = 100

@@ -1,4 +1,4 @@
-"""Train on a table, given as a dictionary of its columns by name. For a pandas.DataFrame, dict(frame) makes it."""
+"""Train on a table, given as a dictionary of its columns by name. dict(frame) makes one from a pandas.DataFrame."""
 
 import headrace.tensorflow.horovod_keras as hvd
 import keras

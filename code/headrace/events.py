@@ -1,4 +1,4 @@
-"""One-line log events, which users can grep, CloudWatch counts, and headrace itself reads back.
+"""Log events of one line each: users can grep them, CloudWatch counts them, and headrace itself reads them back.
 
 An event is `headrace event=NAME key=value …` anywhere in a log line. Values contain no spaces.
 """

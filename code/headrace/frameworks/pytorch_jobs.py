@@ -30,7 +30,7 @@ PORT_IN_USE = (
     "open the port after that batch, or only where headrace.torch.is_feed_server() is False"
 )
 GLOO_S = 5.0
-"""Seconds that an ending rank waits at most for gloo's threads to be idle. Idle ones are found in about 40 ms."""
+"""Most seconds that an ending rank waits until gloo's threads are idle. If they are idle, it waits about 40 ms."""
 
 
 def _rank_environ(facts: RankFacts) -> dict[str, str]:

@@ -11,7 +11,7 @@ from headrace.host.mpi.mpirun import ORTED
 from headrace.outcome import Outcome, RootCause
 
 STOP_MARGIN_S = 5.0
-"""After a stop request, a host waits `stop_grace_s` and these seconds until the leader ends the job."""
+"""Seconds added to `stop_grace_s`: after a stop request, a host waits at most the sum for the leader to end the job."""
 UNHEARD_FAILURE_S = 60.0
 """Seconds that a failed host waits for the leader's first call, so that it can report the failure."""
 

@@ -79,9 +79,9 @@ class HostPlan:
         settings, several = self.settings, len(self.topology.dnn_hosts) > 1
         if several and self.rank is None and settings.secret_is_derived and not settings.trust_network:
             raise InputError(
-                f"{SECRET_VARIABLE} is not set, so "
-                "anyone who reaches these hosts and knows the job's ARN could start programs on them through MPI: "
-                f"submit with start_job.py, set {SECRET_VARIABLE} to a random text in the job's environment, "
+                f"{SECRET_VARIABLE} is not set, so anyone "
+                "who reaches these hosts and knows the job's ARN could start programs on them through MPI. Do one of "
+                f"these: submit with start_job.py, set {SECRET_VARIABLE} to a random text in the job's environment, "
                 f"use the toolkit's own MPI, or set {TRUST_NETWORK_VARIABLE}=1 if nobody else is on this network"
             )
 

@@ -144,7 +144,7 @@ class HostRun:
         return left if left and (found is fallback or WITHOUT_A_WORD in found.message) else found
 
     def wait(self, timeout_s: float = TICK_S) -> None:
-        """Act on events for at most `timeout_s`, or until an event brings more than a host's measurements.
+        """Act on events for at most `timeout_s` seconds. End early after an event that is more than new measurements.
 
         Raises:
             SetupError: the MPI daemon cannot be started.

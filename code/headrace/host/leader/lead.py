@@ -202,7 +202,7 @@ class Leader:
         raise _Failed(cause)
 
     def _settle(self, cause: RootCause) -> RootCause:
-        """Return the root cause, with the kernel's reason if there is one.
+        """Return the root cause, with the kernel's reason for a kill (out of memory) if there is one.
 
         Under SageMaker's toolkit, mpirun kills the launchers one second after a rank has failed. So write the root
         cause to files now, without the kernel's reason, and again once the reason is known.

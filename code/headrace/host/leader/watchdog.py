@@ -14,7 +14,7 @@ from headrace.host.mpi.output import RankLog
 from headrace.outcome import RootCause
 
 STILL_S = 10.0
-"""Seconds after which ranks that wait for each other count as hung, if no main thread leaves its place in the code."""
+"""Ranks that wait for each other have hung if every main thread stays at one place in its code for so many seconds."""
 _REDUCERS = " or ".join(each.stall_words.reducer for each in FRAMEWORKS.values() if each.stall_words)
 
 
@@ -23,7 +23,7 @@ class StallWatchdog:
 
     A step, batch or collective is progress. So is a move: a rank's main thread reaches another place in its code. Until
     the first step, batch or collective, a printed line counts as a move. While an allreduce waits for a rank, moves are
-    ignored, since that rank may loop for ever. A file time that goes back counts too: the wall clock may jump back.
+    ignored, as that rank may loop for ever. An earlier file time counts like a later one: the wall clock may jump back.
     """
 
     def __init__(self, signal_dir: Path, timeout_s: float, start_timeout_s: float, now: float) -> None:
