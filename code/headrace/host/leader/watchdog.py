@@ -14,7 +14,7 @@ from headrace.host.mpi.output import RankLog
 from headrace.outcome import RootCause
 
 STILL_S = 10.0
-"""Ranks that wait for each other have hung if every main thread stays at one place in its code for so many seconds."""
+"""Ranks that wait for each other have hung if every main thread is at one place in its code for this many seconds."""
 _REDUCERS = " or ".join(each.stall_words.reducer for each in FRAMEWORKS.values() if each.stall_words)
 
 
