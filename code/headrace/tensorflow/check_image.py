@@ -34,17 +34,20 @@ mean = float(hvd.allreduce(tf.constant(float(hvd.rank())), op=hvd.Average))
 assert (hvd.size(), mean) == (2, 0.5), f"of 2 ranks {hvd.size()} found each other, and their mean is {mean}, not 0.5"
 assert hvd.nccl_built() or not tf.config.list_physical_devices("GPU"), "GPUs need a build with NCCL"
 built = {"MPI": hvd.mpi_built(), "NCCL": hvd.nccl_built(), "CUDA": hvd.cuda_built()}
-print(f"{horovod.__version__:<9} built with {', '.join(name for name in built if built[name])}, 2 ranks agree")
+if hvd.rank() == 0:
+    print(f"{horovod.__version__:<9} built with {', '.join(name for name in built if built[name])}, 2 ranks agree")
 """
 _MPI = """
 import mpi4py
 from mpi4py import MPI
 library = MPI.Get_library_version().split(",")[0].split("\\x00")[0]
 assert MPI.COMM_WORLD.size == 2, f"mpirun belongs to another MPI than {library}, which mpi4py loads"
-print(f"{mpi4py.__version__:<9} loads {library}")
+if MPI.COMM_WORLD.rank == 0:
+    print(f"{mpi4py.__version__:<9} loads {library}")
 """
 _HEADRACE = """
-import grpc, psutil, headrace
+import os, grpc, psutil, headrace
+os.environ.setdefault("HEADRACE_JOB_SECRET", "of this check")  # without one the library does not load
 from headrace.tensorflow import callbacks, data, horovod_keras
 from headrace.tensorflow.service import transfer
 built = transfer.library_path().is_file() and transfer.load()
@@ -84,7 +87,7 @@ def try_part(program: str, on_two_ranks: bool) -> tuple[bool, str]:
     except subprocess.TimeoutExpired:
         return False, f"did not answer within {TRY_TIMEOUT_S} s"
     if tried.returncode == 0:
-        return True, tried.stdout.splitlines()[-1]
+        return True, [line for line in tried.stdout.splitlines() if line.strip()][-1]
     lines = [line for line in tried.stderr.splitlines() if line.strip(" -")]
     errors = [line for line in lines if "Error" in line]
     return False, (errors or lines or [f"exited with {tried.returncode}"])[-1][:160]

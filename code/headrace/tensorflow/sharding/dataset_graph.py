@@ -168,11 +168,7 @@ class DatasetGraph:
         return np.asarray(tf.make_ndarray(node.attr["value"].tensor))
 
     def dataset(
-        self,
-        node: Node,
-        new: Mapping[Node, tf.data.Dataset] | None = None,
-        ordered: bool = False,
-        spec: Any = None,
+        self, node: Node, new: Mapping[Node, tf.data.Dataset] | None = None, ordered: bool = False, spec: Any = None
     ) -> tf.data.Dataset:
         """Return the dataset that ends with `node`. `new` is as in `spliced`, `ordered` as in `build`.
 
