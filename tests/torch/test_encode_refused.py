@@ -119,6 +119,8 @@ TWO, BOXES, FORMAT = (f"{batches.__name__}:{name}" for name in ("TwoTensors", "B
         {"memory": "0"},
         {"bytes": 0},
         {"bytes": 2},
+        {"list": [{"bytes": 1}, {"bytes": 1}]},
+        {"list": [{"memory": -1}]},
         {"mapping": "builtins:dict", "keys": [], "of": [{"v": 1}]},
         {"mapping": "os:environ", "keys": [], "of": []},
         {"v": []},

@@ -216,7 +216,7 @@ class Decoder:
             record = json.loads(header)
             self._described, self.state = record["batch"], record.get("state")
             self.skipped = [(index, str(error)) for index, error in record["skipped"]]
-            self._memory = [self._allocated(each) for each in record["memory"]]
+            self._memory = dict(enumerate(map(self._allocated, record["memory"])))
         except _UNREADABLE as error:
             raise InputError(f"a batch's header cannot be read ({error!r:.300})") from error
         if self._left:
@@ -266,9 +266,9 @@ class Decoder:
             _require(type(node["v"]) in PLAIN, "no plain value")
             return node["v"]
         if "scalar" in node:
-            return self._memory[node["scalar"]][()]
+            return self._memory.pop(node["scalar"])[()]  # each is used once, or copies could fill the host's memory
         if "bytes" in node:
-            return self._memory[node["bytes"]].tobytes()
+            return self._memory.pop(node["bytes"]).tobytes()
         if "written" in node:
             return WRITTEN[node["written"]][2](str(node["text"]))
         if "enum" in node:
@@ -292,7 +292,7 @@ class Decoder:
             if node.get("default") in DEFAULTS:
                 made = defaultdict(DEFAULTS[node["default"]], made)
         else:
-            made = self._memory[node["memory"]]
+            made = self._memory.pop(node["memory"])
             if "subclass" in node:
                 found = _class(node["subclass"], is_plain_tensor)
                 with torch._C.DisableTorchFunctionSubclass():  # the class's own functions read its attributes
