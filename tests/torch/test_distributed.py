@@ -4,6 +4,7 @@ import contextlib
 import sys
 
 import pytest
+import torch
 import torch.distributed as dist
 from headrace.errors import InputError
 from headrace.torch import distributed
@@ -129,3 +130,19 @@ def test_code_of_python_of_headrace_and_without_a_file_is_not_the_scripts(file):
 
 def test_a_thread_that_runs_no_script_has_no_place():
     assert place_in_script(None) == ""
+
+
+@pytest.mark.parametrize(
+    ("backend", "ranks", "gpus", "told"), [("nccl", 2, 1, True), ("nccl", 2, 2, False), ("gloo", 2, 1, False)]
+)
+def test_ranks_that_share_a_gpu_are_told_what_to_set_unless_gloo_connects_them(
+    launched, monkeypatch, capsys, backend, ranks, gpus, told
+):
+    launched(RANK="0", OMPI_COMM_WORLD_RANK="0", LOCAL_RANK="0", LOCAL_WORLD_SIZE=str(ranks))
+    monkeypatch.setattr(distributed, "device", lambda: torch.device("cuda", 0))
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, **__: None)
+    distributed.init(backend)
+    said = capsys.readouterr().out
+    assert ("Set --processes_per_host 1, or share GPUs with headrace.torch.init('gloo')" in said) == told

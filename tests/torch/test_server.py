@@ -131,7 +131,7 @@ def test_a_server_goes_on_to_a_loader_that_the_script_makes_after_a_pass_and_no_
         thread.join(10)
 
 
-def test_a_script_that_feed_servers_cannot_run_is_refused_at_once_with_what_to_do(runs):
+def test_a_server_of_a_script_that_it_cannot_run_ends_and_says_what_to_do(runs):
     expected = {
         "another loader": "trains before it takes a batch",
         "spawn": "makes loaders in processes that it starts itself",

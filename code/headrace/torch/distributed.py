@@ -83,13 +83,11 @@ class Moments:
 def init(backend: str = "") -> None:
     """Connect the ranks with `torch.distributed.init_process_group`. Does nothing if they are already connected.
 
-    Without a launcher this process becomes rank 0 of 1, so DistributedDataParallel works there too.
+    Without a launcher this process becomes rank 0 of 1, so DistributedDataParallel works there too. Raises `InputError`
+    if the script has changed the ranks that the launcher set.
 
     Args:
         backend: name of a torch.distributed backend; by default `nccl` with GPUs, else `gloo`.
-
-    Raises:
-        InputError: the script has changed the ranks that the launcher set.
     """
     check_world()
     _watch_collectives()
@@ -99,6 +97,13 @@ def init(backend: str = "") -> None:
     if own.type == "cuda":
         torch.cuda.set_device(own)
     name = backend or ("nccl" if own.type == "cuda" else "gloo")
+    gpus = torch.cuda.device_count()
+    if own.type == "cuda" and "nccl" in name and local_rank() == 0 and _number("LOCAL_WORLD_SIZE", 1) > gpus:
+        print(
+            "warning: this host has more ranks than GPUs, but NCCL does not let ranks share a GPU. "
+            f"Set --processes_per_host {gpus}, or share GPUs with headrace.torch.init('gloo')",
+            flush=True,
+        )
     # The launcher's watchdog names the rank that hangs after stall_timeout_s; torch's deadline is only a fallback.
     stall_timeout_s = os.environ.get(STALL_TIMEOUT_VARIABLE)
     limit = datetime.timedelta(seconds=2 * float(stall_timeout_s) + 60) if stall_timeout_s else None
@@ -109,13 +114,10 @@ def init(backend: str = "") -> None:
 
 
 def check_world() -> None:
-    """Check that torch.distributed has the ranks that the launcher started. Does nothing without a launcher.
+    """Raise `InputError` if torch.distributed has other ranks than the launcher started. Without a launcher, return.
 
     Scripts written for SageMaker count each host in SM_HOSTS as a rank. But hosts of the data group do not train, and a
     host may have several ranks: such a script would wait for ranks that never come, or take wrong parts of the data.
-
-    Raises:
-        InputError: the number of ranks or this process's rank differs.
     """
     if not (os.environ.get(MASTER_VARIABLE) and _RANKS in os.environ) or _connects_to_nobody():
         return

@@ -87,8 +87,7 @@ def is_feed_server() -> bool:
 def feed_servers(environ: Mapping[str, str]) -> Sequence[str]:
     """Return HOST:PORT of each feed server that this process reads from; empty on a feed server itself.
 
-    Raises:
-        InputError: on a feed server, the script makes loaders in a process that it started.
+    Raises `InputError` where the script of a feed server makes loaders in a process that it started.
     """
     if is_feed_server():
         return ()
