@@ -78,9 +78,8 @@ class FeedClient:
 
     def __init__(self, feeds: Feeds, request: Callable[[int], BatchRequest], known: Callable[[], int]) -> None:
         keep_freed_memory()
-        self._feeds, self._pid, self._closed = feeds, os.getpid(), threading.Event()
+        self._feeds, self._pid, self._ahead, self._closed = feeds, os.getpid(), EXTRA_AHEAD, threading.Event()
         self._changed = threading.Condition(threading.RLock())  # garbage collection may call close while it is held
-        self._ahead = EXTRA_AHEAD
         self.epoch = Schedule(request, known, feeds.limit_s, feeds.prefetch_bytes, self._ahead)
         self._open: dict[socket.socket, threading.Thread] = {}
         for server in feeds.servers:
@@ -161,7 +160,8 @@ class FeedClient:
             while (step := epoch.take(process)) is not None:
                 try:
                     protocol.send_record(connection, epoch.request(step).as_json())
-                    epoch.came(step, *receive(connection, server, process, self._feeds.pin_memory))
+                    came = receive(connection, server, process, self._feeds.pin_memory)
+                    epoch.came(step, *came)  # kept until the next one: glibc unmaps a thread's memory once all is free
                 except SampleError as error:
                     epoch.came(step, error)
                 except OSError as error:
