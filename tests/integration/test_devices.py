@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import tensorflow as tf
 from headrace.errors import InputError
-from headrace.tensorflow.ranks import collectives
+from headrace.tensorflow.ranks import devices
 
 
 class Config:
@@ -46,7 +46,7 @@ class Config:
 
 @pytest.fixture
 def host(monkeypatch):
-    for name in (collectives.GPUS_OF_PROCESS, collectives.THREADS):
+    for name in ("CUDA_VISIBLE_DEVICES", "TF_NUM_INTRAOP_THREADS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
 
@@ -60,39 +60,39 @@ def host(monkeypatch):
 
 def test_each_rank_takes_the_gpu_of_its_number_with_memory_that_grows_and_its_share_of_the_processors(host):
     config = host(gpus=8)
-    collectives.take_share(3, 8)
+    devices.take_share(3, 8)
     assert (config.visible, config.growing, config.threads) == (["GPU:3"], ["GPU:3"], 2)
 
 
 def test_a_rank_alone_has_all_processors(host):
     config = host(gpus=1)
-    collectives.take_share(0, 1)
+    devices.take_share(0, 1)
     assert (config.visible, config.growing, config.threads) == (["GPU:0"], ["GPU:0"], 0)
 
 
 @pytest.mark.parametrize("chosen", [["GPU:5"], []])
 def test_what_the_script_has_chosen_stays(host, chosen):
     config = host(gpus=8, visible=chosen, threads=5)
-    collectives.take_share(3, 8)
+    devices.take_share(3, 8)
     assert (config.visible, config.growing, config.threads) == (chosen, [], 5)
 
 
 def test_more_ranks_than_gpus_are_refused_with_the_flag_that_says_how_many(host):
     host(gpus=1)
     with pytest.raises(InputError, match=r"^2 ranks on this host, but only 1 GPUs: give --processes_per_host 1"):
-        collectives.take_share(0, 2)
+        devices.take_share(0, 2)
 
 
 def test_a_gpu_that_the_environment_gives_this_rank_stays(host, monkeypatch):
-    monkeypatch.setenv(collectives.GPUS_OF_PROCESS, "6")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "6")
     config = host(gpus=1)
-    collectives.take_share(6, 8)
+    devices.take_share(6, 8)
     assert config.visible == ["GPU:0"]
 
 
 def test_a_tensorflow_that_has_begun_is_left_alone_with_one_line(host, capsys):
     config = host(gpus=2, begun=True)
-    collectives.take_share(1, 2)
+    devices.take_share(1, 2)
     assert (config.visible, config.threads) == (["GPU:0", "GPU:1"], 0)
     assert capsys.readouterr().out.count("call hvd.init() before the first tensor") == 1
 
@@ -100,5 +100,5 @@ def test_a_tensorflow_that_has_begun_is_left_alone_with_one_line(host, capsys):
 def test_threads_that_the_environment_says_stay(host, monkeypatch):
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "4")
     config = host(gpus=0)
-    collectives.take_share(0, 2)
+    devices.take_share(0, 2)
     assert config.threads == 0

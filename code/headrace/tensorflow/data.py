@@ -13,7 +13,7 @@ from headrace.rank.context import TrainerContext
 from headrace.tensorflow.io.arrays import from_arrays
 from headrace.tensorflow.keras import rank_meter
 from headrace.tensorflow.options import COMPRESSIONS, Distribution
-from headrace.tensorflow.ranks import collectives
+from headrace.tensorflow.ranks import collectives, devices
 from headrace.tensorflow.ranks.epoch_end import end_together, with_steps
 from headrace.tensorflow.resume import Shards, TaggedDataset
 from headrace.tensorflow.service import reader
@@ -153,5 +153,5 @@ def _on_trainer(dataset: tf.data.Dataset) -> tf.data.Dataset:
     options = tf.data.Options()
     options.autotune.enabled = False
     own = dataset.options().autotune.initial_parallelism
-    options.autotune.initial_parallelism = own or max(collectives.processors(), TENSORFLOWS_PARALLELISM)
+    options.autotune.initial_parallelism = own or max(devices.processors(), TENSORFLOWS_PARALLELISM)
     return refusals.given_out(dataset.with_options(options))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 from headrace.tensorflow import compat
-from headrace.tensorflow.sharding import ops
+from headrace.tensorflow.sharding import dataset_ops
 from headrace.tensorflow.sharding.dataset_graph import Node
 
 _DECIDING = ("FilterDataset", "UniqueDataset", "TakeWhileDataset", "ScanDataset", "GroupByWindowDataset",
-             "DirectedInterleaveDataset", *ops.EXPANDING)  # fmt: skip
+             "DirectedInterleaveDataset", *dataset_ops.EXPANDING)  # fmt: skip
 """Transformations in which the values of elements decide which element comes next."""
 ANEW = "its numbers differ in each pass"
 RANDOM = "it depends on random numbers"
@@ -27,7 +27,7 @@ def disorder(node: Node) -> str:
         return "" if again and has_seed(node) else ANEW
     if _is_loose(node):
         return "the elements' order is not deterministic"
-    if node.op in ops.EXPANDING and any(op.startswith("ShuffleDataset") for op in node.function_ops):
+    if node.op in dataset_ops.EXPANDING and any(op.startswith("ShuffleDataset") for op in node.function_ops):
         return "its function shuffles"
     drawing = (op for each in node.subtree() for op in each.function_ops if _RANDOM_OP.search(op))
     if node.op in _DECIDING and any(drawing):

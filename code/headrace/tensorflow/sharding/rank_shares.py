@@ -15,7 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from headrace.tensorflow.ranks import collectives
-from headrace.tensorflow.sharding import ops
+from headrace.tensorflow.sharding import dataset_ops
 from headrace.tensorflow.sharding.dataset_graph import DatasetGraph, Node
 from headrace.tensorflow.sharding.graphdef import arguments, put_constant
 from headrace.tensorflow.sharding.slicing import is_addressable
@@ -111,9 +111,9 @@ def _elements_of_a_batch(sink: Node, listing: Node) -> int:
     """Return how many elements of `listing` make a batch of `sink`; 0 if anything between may add or drop elements."""
     size, node = 1, sink
     while node is not listing:
-        if node.op not in (*ops.ONE_TO_ONE, *ops.BATCHES):
+        if node.op not in (*dataset_ops.ONE_TO_ONE, *dataset_ops.BATCHES):
             return 0
-        size *= int(node.value("batch_size")) if node.op in ops.BATCHES else 1
+        size *= int(node.value("batch_size")) if node.op in dataset_ops.BATCHES else 1
         node = node.inputs[0]
     return size
 

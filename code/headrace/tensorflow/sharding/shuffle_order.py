@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-from headrace.tensorflow.sharding import ops
+from headrace.tensorflow.sharding import dataset_ops
 from headrace.tensorflow.sharding.dataset_graph import INFINITE, Node
 from headrace.tensorflow.sharding.sources import dataset_of, is_rows, tensors_of
 
@@ -90,7 +90,7 @@ def shuffle_of(node: Node, elements: int, above: Sequence[Node]) -> Shuffle | No
     """
     if elements == INFINITE or elements < 1 or not _is_selectable(node):
         return None
-    near = list(itertools.takewhile(lambda each: each.op in ops.ONE_BY_ONE, reversed(above)))
+    near = list(itertools.takewhile(lambda each: each.op in dataset_ops.ONE_BY_ONE, reversed(above)))
     shuffle = next((each for each in near if each.op == "ShuffleDataset"), None)
     if not shuffle:
         return None
@@ -100,7 +100,8 @@ def shuffle_of(node: Node, elements: int, above: Sequence[Node]) -> Shuffle | No
     (repeat,) = repeats
     below = list(itertools.takewhile(lambda each: each is not repeat, reversed(above)))
     # A cache below the repeat would have to hold all repetitions. Batches may be cut at other places.
-    within = all(each.op in (*ops.ONE_BY_ONE, *ops.BATCHES) and each.op != "CacheDataset" for each in below)
+    kept = (*dataset_ops.ONE_BY_ONE, *dataset_ops.BATCHES)
+    within = all(each.op in kept and each.op != "CacheDataset" for each in below)
     return Shuffle(shuffle, repeat if within else None, within)
 
 
@@ -113,7 +114,7 @@ def spread_block(node: Node, first: tf.Tensor, count: tf.Tensor, order: Order) -
 def _is_selectable(node: Node) -> bool:
     if is_rows(node) or node.op == "RangeDataset":
         return True
-    through = (*ops.FUNCTIONS, *ops.PASSING, "ZipDataset", "TakeDataset", "SkipDataset", "ShardDataset")
+    through = (*dataset_ops.FUNCTIONS, *dataset_ops.PASSING, "ZipDataset", "TakeDataset", "SkipDataset", "ShardDataset")
     return node.op in through and all(map(_is_selectable, node.inputs))
 
 
@@ -124,7 +125,7 @@ def _selected(node: Node, numbers: tf.Tensor) -> tf.Tensor:
     if node.op == "RangeDataset":
         start, step = (int(node.value(name)) for name in ("start", "step"))
         return dataset_of(node, [tf.cast(start + numbers * step, node.specs[0].dtype)])
-    if node.op in (*ops.PASSING, "TakeDataset"):
+    if node.op in (*dataset_ops.PASSING, "TakeDataset"):
         return _selected(node.inputs[0], numbers)
     if node.op == "SkipDataset":
         return _selected(node.inputs[0], numbers + int(node.value("count")))

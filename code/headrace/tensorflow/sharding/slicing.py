@@ -12,7 +12,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from headrace.tensorflow.sharding import ops
+from headrace.tensorflow.sharding import dataset_ops
 from headrace.tensorflow.sharding.dataset_graph import Node
 from headrace.tensorflow.sharding.shuffle_order import Order, spread_block
 from headrace.tensorflow.sharding.sources import dataset_of, is_rows, records_from, records_of, tensors_of
@@ -51,7 +51,7 @@ def in_blocks(
         first, count = piece(number) if piece else (number * size, tf.constant(size, tf.int64))
         return spread_block(node, first, count, order) if order else block_of(node, first, count)
 
-    if any(each.op in ops.FUNCTIONS for each in node.subtree()):
+    if any(each.op in dataset_ops.FUNCTIONS for each in node.subtree()):
         return blocks.interleave(make, PARALLEL_BLOCKS, size, num_parallel_calls=PARALLEL_BLOCKS, deterministic=True)
     return blocks.flat_map(make)
 
@@ -60,7 +60,7 @@ def is_addressable(node: Node) -> bool:
     """Return whether a block of this dataset can be made without making the elements before it."""
     if node.op == "RangeDataset" or is_rows(node) or records_of(node):
         return True
-    through = node.op in ops.PASSING or (_has_cut(node) and node.op != "ShuffleDataset")
+    through = node.op in dataset_ops.PASSING or (_has_cut(node) and node.op != "ShuffleDataset")
     return through and all(map(is_addressable, node.inputs))
 
 
@@ -71,7 +71,7 @@ def _has_cut(node: Node) -> bool:
 
 def _cut(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     """Return the elements `first`, …, `first + count - 1` of a dataset as a variant tensor, or fewer at its end."""
-    if node.op in ops.PASSING:
+    if node.op in dataset_ops.PASSING:
         return _cut(node.inputs[0], first, count)
     if is_rows(node):
         return dataset_of(node, [each[first : first + count] for each in tensors_of(node)])
@@ -136,8 +136,8 @@ def _repeat(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
 def _shuffle(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
     """Return a block of a shuffle with a fixed order. Maps before the shuffle run on the block's elements only."""
     inner, later = node.inputs[0], []
-    while inner.op in (*ops.FUNCTIONS, *ops.PASSING):
-        later += [inner] if inner.op in ops.FUNCTIONS else []
+    while inner.op in (*dataset_ops.FUNCTIONS, *dataset_ops.PASSING):
+        later += [inner] if inner.op in dataset_ops.FUNCTIONS else []
         inner = inner.inputs[0]
     made = _part(inner, _in_order(node, inner), first, count)
     for each in reversed(later):
@@ -154,14 +154,14 @@ _CUTS = {
     "ConcatenateDataset": _concatenate,
     "RepeatDataset": _repeat,
     "ShuffleDataset": _shuffle,
-    **dict.fromkeys(ops.FUNCTIONS, _functions),
-    **dict.fromkeys(ops.BATCHES, _of_several),
+    **dict.fromkeys(dataset_ops.FUNCTIONS, _functions),
+    **dict.fromkeys(dataset_ops.BATCHES, _of_several),
 }
 
 
 def _whole(node: Node) -> tf.Tensor:
     """Return the whole dataset, but without its caches and shuffle counters. Otherwise all blocks would share these."""
-    if node.op in ops.PASSING:
+    if node.op in dataset_ops.PASSING:
         return _whole(node.inputs[0])
     if node.op == "ShuffleDataset":
         return _in_order(node, node.inputs[0])

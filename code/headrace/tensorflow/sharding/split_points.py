@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from headrace.tensorflow.sharding import graphdef, ops
+from headrace.tensorflow.sharding import dataset_ops, graphdef
 from headrace.tensorflow.sharding.dataset_graph import INFINITE, UNKNOWN_SIZE, DatasetGraph, Node
 from headrace.tensorflow.sharding.determinism import has_seed
 from headrace.tensorflow.sharding.refusals import refusal, refuse_costly, refuse_reading_again, refuse_unordered
@@ -87,7 +87,7 @@ def is_endless(node: Node) -> bool:
     """Return whether a dataset has no end, even if TensorFlow does not know its size."""
     if node.size == INFINITE:
         return True
-    through = node.op in (*ops.SPLITTABLE, "GroupByWindowDataset", "ConcatenateDataset")
+    through = node.op in (*dataset_ops.SPLITTABLE, "GroupByWindowDataset", "ConcatenateDataset")
     return through and any(map(is_endless, node.inputs))
 
 
@@ -100,7 +100,7 @@ def _ends(node: Node, above: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
         yield node, above  # with its repetitions numbered, batches are cut exactly
     elif is_arrays(node):
         yield node, above
-    elif node.op in ops.SPLITTABLE or _only_regroups(node):
+    elif node.op in dataset_ops.SPLITTABLE or _only_regroups(node):
         yield from _ends(node.inputs[0], path)
     elif node.op == "ConcatenateDataset":
         for each in node.inputs:
@@ -110,7 +110,7 @@ def _ends(node: Node, above: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
             yield from _ends(each, path)
     elif node.op == "RandomDataset" and not has_seed(node):
         return  # every worker draws its own numbers
-    elif node.op in (*ops.BY_PLACE, *ops.SOURCES):
+    elif node.op in (*dataset_ops.BY_PLACE, *dataset_ops.SOURCES):
         yield node, above
     elif node.op == "RandomDataset":
         raise refusal(
@@ -128,11 +128,11 @@ def _ends(node: Node, above: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
 
 
 def _source(node: Node, above: Sequence[Node], one_block_a_batch: bool) -> Source:
-    if node.op in ops.BY_PLACE or node.op == "RepeatDataset":
+    if node.op in dataset_ops.BY_PLACE or node.op == "RepeatDataset":
         refuse_unordered(node)
     elements, addressable = _numbered(node)
     batch, expanding, dropping = _batch_above(above)
-    if not one_block_a_batch and any(each.op in (*ops.REGROUPING, "GroupByWindowDataset") for each in above):
+    if not one_block_a_batch and any(each.op in (*dataset_ops.REGROUPING, "GroupByWindowDataset") for each in above):
         batch = batch or 1  # a batch takes elements from several blocks, as after bucket_by_sequence_length
     if expanding or not batch:
         block = 1
@@ -175,22 +175,22 @@ def _batch_above(above: Sequence[Node]) -> tuple[int, Node | None, tuple[Node, .
     """
     size, exact, expanding, known, dropping = 0, True, None, True, []
     for node in reversed(above):
-        if node.op in ops.EXPANDING and _repeats_within(node):
+        if node.op in dataset_ops.EXPANDING and _repeats_within(node):
             raise refusal(
                 node,
                 "turns some elements into endless datasets, so that a worker or rank that gets one of these "
                 "might never come to other elements",
                 "dataset.repeat() before this transformation, without an endless .repeat() in its function",
             )
-        whole = exact and node.op in ops.BATCHES
+        whole = exact and node.op in dataset_ops.BATCHES
         if not whole and _drops_remainder(node) and not is_endless(node.inputs[0]):
             dropping.append(node)
-        if node.op in ops.BATCHES and known:
+        if node.op in dataset_ops.BATCHES and known:
             size = max(size, 1) * max(int(node.value("batch_size")), 1)
-        elif node.op in ops.EXPANDING and not size:
+        elif node.op in dataset_ops.EXPANDING and not size:
             expanding = expanding or node
-        exact &= node.op in (*ops.ONE_TO_ONE, *ops.BATCHES)
-        known &= node.op in (*ops.ONE_BY_ONE, *ops.BATCHES) and not expanding
+        exact &= node.op in (*dataset_ops.ONE_TO_ONE, *dataset_ops.BATCHES)
+        known &= node.op in (*dataset_ops.ONE_BY_ONE, *dataset_ops.BATCHES) and not expanding
     return size, expanding, tuple(dropping)
 
 
@@ -200,7 +200,7 @@ def _repeats_within(node: Node) -> bool:
 
 
 def _drops_remainder(node: Node) -> bool:
-    if node.op in ops.REGROUPING:
+    if node.op in dataset_ops.REGROUPING:
         return bool(node.value("drop_remainder"))
     return node.op == "GroupByWindowDataset" and any(_constants_within(node, "Batch", "drop_remainder"))
 
@@ -218,7 +218,7 @@ def _constants_within(node: Node, operation: str, argument: str) -> Iterator[Any
 def _only_regroups(node: Node) -> bool:
     """Return whether a node is a group_by_window (such as bucket_by_sequence_length) that only batches groups."""
     made = {re.sub(r"V\d$", "", op) for op in node.function_ops if re.search(r"Dataset(V\d)?$", op)}
-    return node.op == "GroupByWindowDataset" and made <= {*ops.BATCHES, *ops.FUNCTIONS, "FilterDataset"}
+    return node.op == "GroupByWindowDataset" and made <= {*dataset_ops.BATCHES, *dataset_ops.FUNCTIONS, "FilterDataset"}
 
 
 def _mixes_whole_datasets(node: Node) -> bool:
