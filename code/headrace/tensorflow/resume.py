@@ -178,7 +178,7 @@ class Shards(TaggedDataset):
     def tagged(self, cycle_length: int = 4) -> tf.data.Dataset:
         """Return endless pairs `(tag, element)` of the elements that are still to be trained on.
 
-        `noted` takes the tags off again. Every rank must call this, at the same step.
+        `noted` takes the tags off again. Every rank must call `tagged`, at the same step.
 
         Args:
             cycle_length: files or blocks that are read at once.
