@@ -26,7 +26,7 @@ from headrace.tensorflow.sharding.slicing import is_addressable
 from headrace.tensorflow.sharding.sources import array_rows, is_arrays, records_of
 
 BLOCKS = 64
-"""Fewest blocks of a finite dataset with 64 batches or more. With many blocks, fast workers can make more of them."""
+"""Fewest blocks of a finite, addressable dataset with 64 batches or more, so that fast workers can make more blocks."""
 MAX_BLOCK = 256
 """The most elements in a block if an element's size is not known (such as text that names files) or is large."""
 MAX_SMALL_BLOCK = 2048
