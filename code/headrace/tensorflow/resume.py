@@ -158,7 +158,7 @@ class Shards(TaggedDataset):
                 If workers must read all that precedes a block (text files), `block` is raised until 32 blocks suffice.
 
         Raises:
-            InputError: the order is not fixed, there is no end, or there are no elements.
+            InputError: no fixed order, no end or no elements, or workers would skip costly elements or large files.
         """
         graph = DatasetGraph(listing)
         try:
