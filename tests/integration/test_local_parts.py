@@ -117,11 +117,11 @@ def test_of_what_drops_its_last_batch_each_worker_or_rank_leaves_out_less_than_o
     use(servers(2).address)
     streams = consumers(1, dataset)
     by_workers = sorted(row for each in streams for batch in each for row in batch["x"].numpy().tolist())
-    assert capsys.readouterr().out.count("drop_remainder leaves out less than a batch") == 1
+    assert capsys.readouterr().out.count("drop_remainder leaves out the incomplete last batch") == 1
     for got in (by_workers, parts_of(dataset, monkeypatch)):
         assert len(got) == len(set(got)) and set(got) <= set(range(200))
         assert len(got) % 16 == 0 and 200 - len(got) < 16 * 2 * (1 + (name == "group_by_window"))
-    assert capsys.readouterr().out.count("drop_remainder leaves out less than a batch") == 1
+    assert capsys.readouterr().out.count("drop_remainder leaves out the incomplete last batch") == 1
 
 
 NAMES = tf.constant([f"/opt/ml/input/data/training/{number:08}.jpg" for number in range(5_000)])

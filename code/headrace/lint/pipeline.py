@@ -14,7 +14,7 @@ from headrace.tensorflow import compat
 Start = Callable[[Any], bool]
 """Function that returns True for the tensors with which `flow` begins, such as decoded JPEGs."""
 Consumer = tuple[str, Any]
-"""A user of a marked tensor: an operation's type (`crop` if it crops) and first result, or a stage's kind and None."""
+"""What uses a marked tensor: an operation's type (`crop` if it crops) and first result, or a stage's kind and None."""
 BATCHES = ("Batch", "ParallelBatch", "PaddedBatch", "DenseToRaggedBatch")
 MAPS = ("Map", "ParallelMap")
 PASSING = ("Options", "Prefetch", "Shuffle", "Repeat", "Take", "Skip", "Shard", "AssertCardinality", "IgnoreErrors")

@@ -26,7 +26,7 @@ from headrace.lint.pipeline import (
 from headrace.tensorflow.compat import argument_of
 
 LARGE_VALUES = 1024
-"""Components with fewer values per example may have any type. 1,024 is the pixels of a 32 × 32 image."""
+"""Fewest values per example for which `wide_wire` examines a component. A 32 × 32 image has 1,024 pixels."""
 CACHE_LIMIT_BYTES = 2**30
 """Bytes that are safe to cache on any data host: the smallest in instances.csv has 8 GiB."""
 BATCHING, CROP = 1.5, 1.4

@@ -31,7 +31,7 @@ _HOROVOD = """
 import horovod, horovod.tensorflow as hvd, tensorflow as tf
 hvd.init()
 mean = float(hvd.allreduce(tf.constant(float(hvd.rank())), op=hvd.Average))
-assert (hvd.size(), mean) == (2, 0.5), f"of 2 ranks {hvd.size()} found each other, and their mean is {mean}, not 0.5"
+assert (hvd.size(), mean) == (2, 0.5), f"{hvd.size()} of 2 ranks found each other; the mean rank is {mean}, not 0.5"
 assert hvd.nccl_built() or not tf.config.list_physical_devices("GPU"), "GPUs need a build with NCCL"
 built = {"MPI": hvd.mpi_built(), "NCCL": hvd.nccl_built(), "CUDA": hvd.cuda_built()}
 if hvd.rank() == 0:

@@ -30,7 +30,7 @@ registered_dataset = data_service_ops._from_dataset_id
 optional_of = _OptionalImpl
 """The optional value that a variant tensor holds. Its arguments: the tensor, and the value's specification."""
 OVERRIDDEN = ((keras.optimizers.Optimizer, "_clip_gradients"), (keras.layers.BatchNormalization, "_moments"))
-"""Private methods of Keras that a subclass of headrace's overrides, with their classes."""
+"""Private methods of Keras that subclasses in headrace override, each with the class of Keras that defines it."""
 
 
 def layers_of(model: keras.Model) -> Sequence[keras.layers.Layer]:
@@ -49,7 +49,7 @@ def functions_of(dataset: Any) -> Sequence[Any]:
 
 
 def name_of_function(function: Any) -> str:
-    """Return the user's name for a function that `functions_of` has returned."""
+    """Return the Python name, such as `decode`, of a function that `functions_of` has returned."""
     return str(getattr(function._func, "__name__", type(function._func).__name__))
 
 

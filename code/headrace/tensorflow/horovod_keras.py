@@ -71,7 +71,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     """Make an optimizer average the gradients of all ranks before it applies them. Start Horovod if needed.
 
     The optimizer keeps its class name and configuration, so a saved model loads anywhere as a plain Keras model. With
-    `gradient_accumulation_steps` only accumulated gradients are averaged. Pass a `LossScaleOptimizer` to this function.
+    `gradient_accumulation_steps` only accumulated gradients are averaged. To scale losses, pass a `LossScaleOptimizer`.
     If you or `compile` (under mixed_float16) wrap the result in a `LossScaleOptimizer`, ranks can skip different steps:
     the first step raises an error unless fit has `callbacks.Measure`, or `hvd.callbacks`' broadcast or metric callback.
 

@@ -2,7 +2,7 @@
 
 The launcher of a dnn host runs this as a child process: `python -m headrace.tensorflow.install_horovod SOURCE_DIR`. The
 build recipe is the folder `third_party/horovod` of the source dir. If it is missing, the recipe is fetched from the S3
-folder that the variable `HEADRACE_WHEELS` names. The submission has put it there. The folder also keeps built wheels.
+folder that the variable `HEADRACE_WHEELS` names. The submission uploads the recipe there, and jobs keep wheels there.
 """
 
 from __future__ import annotations

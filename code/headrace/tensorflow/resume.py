@@ -158,7 +158,7 @@ class Shards(TaggedDataset):
                 If workers must read all that precedes a block (text files), `block` is raised until 32 blocks suffice.
 
         Raises:
-            InputError: the order is not fixed, there is no end, or there are no elements.
+            InputError: no fixed order, no end or no elements, or workers would skip costly elements or large files.
         """
         graph = DatasetGraph(listing)
         try:
@@ -178,7 +178,7 @@ class Shards(TaggedDataset):
     def tagged(self, cycle_length: int = 4) -> tf.data.Dataset:
         """Return endless pairs `(tag, element)` of the elements that are still to be trained on.
 
-        `noted` takes the tags off again. Every rank must call this, at the same step.
+        `noted` takes the tags off again. Every rank must call `tagged`, at the same step.
 
         Args:
             cycle_length: files or blocks that are read at once.

@@ -86,7 +86,7 @@ def receive(connection: socket.socket, size: int, deadline: float) -> bytes:
     while len(received) < size:
         left_s = deadline - time.monotonic()
         if left_s <= 0:
-            raise TimeoutError("no complete answer in time")
+            raise TimeoutError("the other end sent no complete answer in time")
         connection.settimeout(left_s)
         more = connection.recv(size - len(received))
         if not more:

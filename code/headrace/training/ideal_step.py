@@ -13,8 +13,8 @@ BUDGET_S = 1.0
 BUDGET_OF_SHORT_STEPS_S = 0.4
 """Seconds to spend on steps of under 10 ms, for at most `MOST_STEPS`. Less would show only one moment's speed."""
 SETTLING = 0.25
-"""Unmeasured steps to make first, as a share of the steps to measure: the first tens of short steps are slower. Of
-long steps, none is made; the two steps that were timed to choose the number then count as measured, to save time."""
+"""Unmeasured steps to make first, as a share of the steps to measure, since the first tens of short steps are slower.
+Long steps get none: to save time, the two steps that were timed to choose the number of steps count as measured."""
 _ERROR_OF_MEDIAN = 1.2533 / 1.349
 """For normally distributed values, the median's standard error is 1.2533 σ ÷ √n, the interquartile range 1.349 σ."""
 

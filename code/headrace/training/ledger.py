@@ -74,7 +74,7 @@ class Ledger:
 
     @property
     def begun_elements(self) -> int:
-        """Number of elements trained on from position `mark`, the first incomplete one. A resumed stream omits them."""
+        """Number of trained elements from the first incomplete position (`mark`) on. A resumed stream omits them."""
         whole = sum(self._count(position) for position in self._done)
         return whole + sum(int(done.sum()) for done in self._begun.values())
 

@@ -128,7 +128,7 @@ class StepTimes:
 def spread_ms(runs: Sequence[StepTimes]) -> dict[str, float]:
     """Return median, mean and 90th percentile (in ms) of the step times of all runs, without each run's first step.
 
-    The mean is that of all steps, the other two are those of each run's latest steps (`SPREAD_OF`).
+    The mean covers all steps; median and percentile cover each run's latest steps (`SPREAD_OF`).
     """
     latest_s = [step_s for each in runs for step_s in each.latest_s()]
     if not latest_s:

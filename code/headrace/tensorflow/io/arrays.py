@@ -74,7 +74,7 @@ def mapped(path: str, dtype: Any, shape: Collection[int], place: int) -> tf.Tens
 
 
 def send(graph: Any) -> None:
-    """Copy the array files that a dataset's GraphDef reads to all hosts of the job. Raises `InputError` on failure."""
+    """Give all hosts of the job the array files that a dataset's GraphDef reads. Raises `InputError` on failure."""
     paths = {
         node.attr["memory_region_name"].s.decode()
         for function in graph.library.function

@@ -28,7 +28,7 @@ def is_built(model: keras.Model) -> bool:
 
 @contextlib.contextmanager
 def called_built(model: keras.Model) -> Iterator[None]:
-    """Mark a model that has its weights as `built` while Keras saves or loads it. Without `call`, Keras never does."""
+    """Set `built` while Keras saves or loads a model that has its weights. Without a `call`, Keras never sets it."""
     was = model.built
     model.built = was or is_built(model)
     try:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.tensorflow.resume import Shards
 
 STOPPING_S = 30.0
-"""Seconds that rank 0 waits for the launcher to end the job, after it has saved a checkpoint on a stop request."""
+"""Seconds that rank 0, after saving a checkpoint on a stop request, waits for the launcher to end the job."""
 WEIGHTS_FILE = "model.weights.h5"
 LEDGER_FILE = "ledger.json"
 PROGRESS_FILE = "progress.json"
@@ -116,8 +116,8 @@ class Checkpoint(StepCallback):
         weights = self._folder.newest_weights()
         if not model.weights:
             raise InputError(
-                "the model has no weights yet, so no checkpoint can be loaded: begin it with keras.Input(…), or call "
-                "it on a batch, before restore"
+                "the model has no weights yet, so no checkpoint can be loaded: before restore, begin the model with "
+                "keras.Input(…), or call the model on a batch"
             )
         if collectives.rank() == 0 and weights:
             self._folder.tell_of_own()

@@ -39,7 +39,7 @@ def open_meter(batch_size: int, log_every: int) -> Meter:
 
 
 def count_collective() -> None:
-    """Count one collective at once. If a graph is being traced, instead count one each time that the graph runs."""
+    """Count one collective now or, if a graph is being traced, one each time that the graph runs."""
     if not _collectives:
         # Lifting a variable out of a tf.function traces the function a second time: seconds for a large model.
         how = {"experimental_enable_variable_lifting": False, "name": "headrace_collectives"}

@@ -11,7 +11,7 @@ from headrace.events import WAITS_FOR_ENDS, say
 Numbers = tuple[int, int, int, int]
 """A message of four numbers. To rank 0: stream, epoch, batches, flag. From rank 0: stream, epoch, limit, flags."""
 SAY_AFTER_S = 15.0
-"""Seconds without a message about an epoch that a rank has ended. Then rank 0 reports the ranks that have not."""
+"""Seconds without a message about an epoch that a rank has ended. Then rank 0 names ranks that have not ended it."""
 FIRST_PATIENCE_S = 5.0
 """Seconds that a rank with two batches waits for ranks that have none yet, so that each rank gets a batch of a short
 stream. After these seconds it goes on, since it may be the only rank that reads the stream."""

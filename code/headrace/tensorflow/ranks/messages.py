@@ -30,7 +30,7 @@ _HANDSHAKE = Handshake(b"hdranks1", b"headrace ranks")
 _RANK = struct.Struct("!q")
 _MESSAGE = struct.Struct("!qqqq")
 Decide = Callable[[int, Numbers | None], Iterable[Numbers]]
-"""Gets a rank and its message (None: it has disconnected), or (-1, None) each second. Returns messages to all ranks."""
+"""Function of a rank and its message (None: disconnected), or (-1, None) each second. Returns messages to all ranks."""
 
 
 class _Hub:

@@ -35,7 +35,7 @@ _known: weakref.WeakKeyDictionary[DatasetGraph, dict[bool, _Fingerprints]] = wea
 
 
 def told(graph: DatasetGraph) -> list[tuple[str, int]]:
-    """Return each transformation's script line and fingerprint. Inputs come first: the first to differ is at fault."""
+    """Return each transformation's script line and fingerprint, inputs first: the first that differs is the cause."""
     nodes = [graph.sink, *itertools.islice(dict.fromkeys(graph.sink.subtree()), 1, MOST_TOLD)]
     return [place(node, seeds=False) for node in reversed(nodes)]
 
@@ -65,7 +65,7 @@ def all_endless(everyones: list[Found]) -> bool:
 
 
 def together(do: Callable[[], Any], tell: Callable[[Any], Any] = lambda own: own) -> tuple[Any, list[Any]]:
-    """Call a function on every rank. Return this rank's result, and what `tell` makes of each rank's, sent as JSON.
+    """Call `do` on every rank. Return this rank's result, and `tell(result)` of each rank, which is sent as JSON.
 
     If the function fails on one rank, `InputError` is raised on all.
     """

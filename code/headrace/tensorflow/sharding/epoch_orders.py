@@ -33,7 +33,7 @@ def orders_of(graph: DatasetGraph, shuffles: Collection[Shuffle], parts: int = 1
     """Return the numbers of the orders (`Order.number`) that replace these shuffles; [] if workers shuffle instead.
 
     Args:
-        parts: number of datasets per order that the dispatcher gets: 1, or as many as ranks, each with its share.
+        parts: number of datasets that the dispatcher gets for each order: 1, or one for each rank's share.
     """
     if not shuffles:
         return []

@@ -2,7 +2,7 @@
 
 If its batches can be counted before training, each rank gets a `Share`: a part with a known number of batches. Keras
 then knows the number of steps, and ranks need not ask each other whether an epoch has ended. If each rank makes its own
-batches, as in `split_by_rank`, `dealt` selects what it reads: elements, blocks of elements or, with few files, records.
+batches, as in `split_by_rank`, `dealt` selects a rank's data: elements, blocks of elements or, with few files, records.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _elements_of_a_batch(sink: Node, listing: Node) -> int:
 
 
 def dealt(records: tf.data.Dataset, ranks: int, rank: int, listing: int = 0) -> tf.data.Dataset:
-    """Return a rank's part of the records: one of each group of `ranks` records, at a position that differs by group.
+    """Return a rank's records: one from each group of `ranks` records, at a position that differs between groups.
 
     Files or classes may be interleaved. If the position were fixed, a rank would get records of only some files, or
     batches of a single class.

@@ -218,8 +218,8 @@ def warn_of_drops(nodes: Iterable[Node]) -> None:
     """Print a warning for each transformation that drops an incomplete batch on every worker or rank."""
     for node in dict.fromkeys(nodes):
         _warn(
-            f"{node.place}: drop_remainder leaves out less than a batch a pass on each worker (or each rank, without "
-            "data hosts). To keep all, add .repeat() before it and use steps_per_epoch, or remove drop_remainder"
+            f"{node.place}: drop_remainder leaves out the incomplete last batch of each pass on each worker (or rank, "
+            "without data hosts). To keep all, add .repeat() before it and use steps_per_epoch, or omit drop_remainder"
         )
 
 

@@ -1,4 +1,4 @@
-"""Sources that can be read from any element on: rows of tensors, and records of TFRecord files.
+"""Sources whose reading can begin at any element: rows of tensors, and records of TFRecord files.
 
 The tensors are in a dataset's graph, or in files that are mapped into memory (`headrace.tensorflow.io.arrays`). The
 byte offsets of records are found once. Without them, reading any block would begin at the files' start.

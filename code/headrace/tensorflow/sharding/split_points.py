@@ -26,7 +26,7 @@ from headrace.tensorflow.sharding.slicing import is_addressable
 from headrace.tensorflow.sharding.sources import array_rows, is_arrays, records_of
 
 BLOCKS = 64
-"""A finite dataset with at least 64 batches gets at least so many blocks, so that fast workers can make more."""
+"""Fewest blocks of a finite, addressable dataset with 64 batches or more, so that fast workers can make more blocks."""
 MAX_BLOCK = 256
 """The most elements in a block if an element's size is not known (such as text that names files) or is large."""
 MAX_SMALL_BLOCK = 2048
@@ -206,7 +206,7 @@ def _drops_remainder(node: Node) -> bool:
 
 
 def _constants_within(node: Node, operation: str, argument: str) -> Iterator[Any]:
-    """Yield the constants that operations in a node's functions get for an argument. `operation` is part of a name."""
+    """Yield the constants passed as `argument` to a node's inner operations whose type contains `operation`."""
     inside = {each.name: each for each in node.operations}
     for each in (one for one in inside.values() if operation in one.op):
         for edge in graphdef.arguments(each).get(argument, []):

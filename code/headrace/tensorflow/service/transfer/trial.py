@@ -13,7 +13,7 @@ from headrace.cluster.addresses import free_ports
 from headrace.tensorflow.service.transfer import PROTOCOL, batches_received
 
 ELEMENTS, TRIES = 5, 3
-"""Batches to send, and most tries. TensorFlow falls back to gRPC if a connection takes over a second (busy machine)."""
+"""Batches of a try, and the most tries. TensorFlow uses gRPC if connecting takes over a second (on a busy machine)."""
 
 SERVERS = """
 import ctypes, pathlib, sys
@@ -24,7 +24,7 @@ kept = native.start_dispatcher(int(dispatcher), pathlib.Path(work_dir))
 also = native.start_worker(int(worker), f"127.0.0.1:{worker}", f"127.0.0.1:{dispatcher}", 100, 30_000,
                            f"127.0.0.1:{transfer}")
 print("ready", flush=True)
-sys.stdin.read()  # until the reader is gone, however it went
+sys.stdin.read()  # until the reader ends or is killed
 """
 
 
@@ -72,7 +72,7 @@ def _differences(tf: Any, service: str) -> list[str]:
     expected = list(made.as_numpy_iterator())
     arrived = sorted(made.apply(how).as_numpy_iterator(), key=lambda element: int(element["scalar"]))
     if len(arrived) != len(expected):
-        return [f"{len(arrived)} elements came of {len(expected)}"]
+        return [f"{len(arrived)} of {len(expected)} elements arrived"]
     return [
         f"element {n}: {name} has changed on the way"
         for n, (one, other) in enumerate(zip(expected, arrived, strict=True))
