@@ -37,7 +37,7 @@ BENCHMARKS = {
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(BENCHMARKS)}; default: all")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of {', '.join(BENCHMARKS)}; default: all")
     parser.add_argument("--repeats", type=int, default=REPEATS, help="runs that medians are taken over")
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(BENCHMARKS):

@@ -3,8 +3,8 @@
     python -m bench.faults [--runs 100] [--seed 0] [--framework pytorch]     (pytorch: with .venv-torch's Python)
 
 Each run is a job of two data hosts and a dnn host with two ranks. At a random moment one process or host is killed,
-suspended or cut off. Writes bench/out/faults.json (torch_faults.json) and prints a table of seconds since the fault:
-until the end of all hosts if the job ends, else until the twentieth step after it. Without fault, 20 steps take 1 s.
+suspended or cut off. Writes bench/out/faults.json (torch_faults.json) and prints a table of seconds from the fault: to
+the end of all hosts if the fault ends the job, else to the twentieth step after it. Without a fault, 20 steps take 1 s.
 """
 
 import argparse

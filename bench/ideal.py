@@ -5,8 +5,8 @@
 Three models train on one batch in memory, so no step waits. A quarter of a second of training and a measurement of the
 ideal step time take turns, so that changes of the machine's speed affect both alike. Each measurement is compared with
 the mean of the training before it and after it. A run has as many turns as fit into `RUN_S`, and at least
-`LEAST_TURNS`. Its error is the median of their errors. Measurements are not capped; jobs cap them at the steps' median.
-The first run of each model is not counted: in it, memory is touched for the first time and kernels are chosen.
+`LEAST_TURNS`; its error is the median of the turns' errors. Measurements are not capped; jobs cap them at the steps'
+median. The first run of each model is not counted: in it, memory is touched for the first time and kernels are chosen.
 """
 
 import itertools

@@ -4,8 +4,8 @@
 
 The trainer has one processor, and a data host has the other. In four situations another program takes none, half or
 all of the trainer's processor. In the fifth the trainer itself needs three quarters of its processor, in many short
-turns, as if it launched an accelerator's kernels. There the data host alone can feed it. The rates below are measured
-in one job, in turns of a few seconds, so that changes of the machine's speed affect all alike:
+turns, as if it launched an accelerator's kernels; here the data host needs no help to feed the trainer. The rates below
+are measured in one job, in turns of a few seconds, so that changes of the machine's speed affect all alike:
 
 "on", "off": images a second with the worker beside the trainer running, and suspended.
 "sum": the rate of the data host's worker alone plus that of the trainer's worker alone. The latter's processor is as

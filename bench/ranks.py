@@ -10,7 +10,7 @@ a part in the fairness too.
 
 Then one worker serves ranks that read a shuffle of 10,000 elements of 10 kB: one rank in one measurement, eight in
 another. In plain tf.data the shuffle's buffer takes 100 MB; headrace's workers make elements in shuffled order instead.
-The memory is what the worker's process grew by at its peak.
+The memory figures are the growth of the worker's process, from before the reading to its peak.
 """
 
 import contextlib
@@ -135,7 +135,7 @@ def tell(readers, line):
 
 
 def reader():
-    """Read each stream that standard input names; print the element that each of its batches holds."""
+    """Read each stream that standard input names; print the numbers of its batches as JSON."""
     import tensorflow as tf
     from headrace.tensorflow import data
     from headrace.tensorflow.ranks import collectives

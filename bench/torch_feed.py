@@ -5,8 +5,8 @@
 First, a server on one processor sends the same batch of 32 images again and again to a consumer on another. "tcp"
 copies bytes into the same memory each time; the others return new tensors. "pickle" is the published sample's way:
 one gRPC stream of pickled batches. Then an epoch of a heavy dataset (bench/torch_heavy.py) is made on two processors:
-by feed server and consumer, by torch's DataLoader, and by Ray Data if `tools/peers.py` has installed it. Last comes the
-gain from the second processor (bench/torch_scaling.py).
+by feed server and consumer, by torch's DataLoader, and by Ray Data if `tools/peers.py` has installed it. Then the gain
+from the second processor is measured (bench/torch_scaling.py).
 """
 
 import contextlib

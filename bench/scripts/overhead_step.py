@@ -1,6 +1,6 @@
 """A training script in two ways: with plain Keras and Horovod, or with headrace. bench.overhead runs it on each rank.
 
-It prints one JSON object for each rank: seconds a step, when the first one ended, and the peak of its memory.
+Each rank prints one JSON object, with the ms of a step, the seconds until the first step ended, and its peak memory.
 """
 
 import argparse
@@ -20,7 +20,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("way", choices=["plain", "headrace"])
 parser.add_argument("--steps", type=int, default=300)
 parser.add_argument("--model", choices=["small_cnn", "resnet50", "tiny"], default="small_cnn")
-parser.add_argument("--num_groups", type=int, default=0, help="of gradients; only with headrace")
+parser.add_argument("--num_groups", type=int, default=0, help="groups of gradients; only with headrace")
 args = parser.parse_args()
 WARM_UP_STEPS, BATCH, IMAGES = min(30, args.steps // 3), 32, 2048
 EVERY, FIXED_WORK = 100, 50_000

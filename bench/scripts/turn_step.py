@@ -2,8 +2,8 @@
 
 A step gets a batch, then makes `--launches` launches. A launch is a thread that needs the processor, and then a wait,
 as for a kernel that an accelerator runs. `FOLDER/taken` has the part of a processor that another program keeps busy;
-when the file is removed, the script ends. At the end of each step, it adds a line with the clock's time in seconds to
-`FOLDER/steps`. It writes the CPU seconds of a step's own arithmetic to `FOLDER/arithmetic`.
+when the file is removed, the script ends. At the end of each step, the script adds a line to `FOLDER/steps`: the time,
+in seconds. It writes the CPU seconds of a step's own arithmetic to `FOLDER/arithmetic`.
 """
 
 import argparse

@@ -115,5 +115,5 @@ def _price_of(option: Option, than: Option) -> str:
         return ""
     change = theirs / ours - 1
     if abs(change) < NEARLY - 1:
-        return ", at about the same price of a sample"
+        return ", and a sample costs about the same"
     return f", {abs(change):.0%} {'cheaper' if change < 0 else 'dearer'} a sample"

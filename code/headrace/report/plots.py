@@ -169,7 +169,7 @@ def plot_plan(run: Measured, found: Sequence[Option], data_types: Sequence[str],
     """Write a PNG plot of step time by number of data hosts, with a curve for each data type and placement of workers.
 
     Raises:
-        SetupError: the file cannot be written.
+        InputError, SetupError: the name does not end in .png, or the file cannot be written.
     """
     if path.suffix != ".png":
         raise InputError(f"--plot {path}: expected a name that ends in .png")

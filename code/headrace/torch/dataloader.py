@@ -163,7 +163,7 @@ class DataLoader(TorchDataLoader[Any]):
         if "batch_sampler" in self.__dict__:
             raise InputError(
                 "the script has replaced the loader's batch_sampler, as InfiniteDataLoader and MultiEpochsDataLoader "
-                "do to keep workers. This loader always keeps its own: pass the sampler when you make the loader"
+                "do to keep workers. This loader keeps its workers anyway: pass the sampler when you make the loader"
             )
         self.__dict__["batch_sampler"] = given
 

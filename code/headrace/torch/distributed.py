@@ -1,7 +1,7 @@
 """Tell this process's rank and device, and connect the ranks by torch.distributed.
 
 `init` starts a thread that tells the launcher when this rank waits long in a collective, and when the wait ends. gloo
-and NCCL print nothing of this. From all ranks' reports, the launcher finds the rank at fault, which does not wait.
+and NCCL do not report waits. From all ranks' reports, the launcher finds the rank at fault, which does not wait.
 """
 
 from __future__ import annotations

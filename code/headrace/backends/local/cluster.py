@@ -193,7 +193,7 @@ class _Cluster:
                 self._console.host_line(host, raw.decode("utf-8", "replace").rstrip("\r\n"), file)
 
     def _wait(self) -> None:
-        """Wait until all hosts have ended, by themselves or after an interrupt."""
+        """Wait until all hosts have ended. If some must be killed, put their names into `killed` and return."""
         leader = next(host for host, group in self._spec.hosts().items() if group == self._spec.dnn_group)
         decided: float | None = None
         asked: float | None = None

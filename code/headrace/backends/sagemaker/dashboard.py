@@ -70,7 +70,7 @@ def logged_groups(account: Account, job_name: str) -> dict[str, str]:
 
 
 def hosts_by_group(job: Mapping[str, Any], logged: Mapping[str, str]) -> dict[str, list[str]]:
-    """Return host names by group. If the logs do not show all hosts, assume that algo-1, algo-2, … are data hosts."""
+    """Return host names by group. If the logs do not show all hosts, assume that data hosts have the lowest numbers."""
     groups = _groups(job)
     total = sum(count for _, count in groups.values())
     if set(logged.values()) <= set(groups) and len(logged) == total:

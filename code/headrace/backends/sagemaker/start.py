@@ -35,7 +35,7 @@ from headrace.terminal.display import Display, ask
 PREFIX = "headrace"
 DEFAULT_RETRIES = 5
 ASKS_FROM_USD = 10.0
-"""Dollars. If a job can cost more, `headrace submit` asks before it submits the job."""
+"""Dollars. If a job can cost more, or its price is not known, `headrace submit` asks before it submits the job."""
 MLFLOW_VARIABLES = (MLFLOW_URI_VARIABLE, MLFLOW_EXPERIMENT_VARIABLE)
 # Values of a dry run for what only an account could tell; AWS's own examples use them too.
 PLACEHOLDER_ACCOUNT, PLACEHOLDER_REGION, PLACEHOLDER_ROLE = "123456789012", "us-east-1", "SageMakerRole"

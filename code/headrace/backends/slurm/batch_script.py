@@ -34,7 +34,7 @@ def build_script(spec: JobSpec, options: SlurmOptions) -> str:
     arguments = " \\\n  ".join(shlex.join(as_flag(*pair)) for pair in pairs)
     steps = f" --het-group={','.join(map(str, range(len(groups))))}" if len(groups) > 1 else ""
     return f"""#!/bin/bash
-# {spec.job_name}: {" + ".join(f"{group.count} {group.name}" for group in groups)}; to be edited, and given to sbatch.
+# {spec.job_name}: {" + ".join(f"{group.count} {group.name}" for group in groups)}; you may edit this and run sbatch.
 # The first component trains, so that this script runs on the leader's node.
 {_directives(own)}
 {head}

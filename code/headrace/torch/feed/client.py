@@ -73,7 +73,7 @@ class FeedClient:
     """One loader's connections to the feed servers, which stay open for all epochs.
 
     Args:
-        request, known: of the first epoch; `Schedule` says what they are.
+        request, known: functions for the first epoch, as `Schedule` takes them.
     """
 
     def __init__(self, feeds: Feeds, request: Callable[[int], BatchRequest], known: Callable[[], int]) -> None:

@@ -68,7 +68,7 @@ class _Process:
 
 process = _Process()
 _counts = {True: 0, False: 0}
-"""Numbers of loaders without a name: of those that ranks share, and of others."""
+"""Number of loaders without a name that the script has made, by whether ranks share them."""
 _places: dict[str, Place] = {}
 _loaders: dict[str, Any] = {}
 """All loaders of the script, by key; filled only on a feed server."""
@@ -154,7 +154,7 @@ def _step_made(*_: Any) -> None:
 
 @functools.cache
 def print_once(text: str) -> None:
-    """Print a text the first time that this process comes here."""
+    """Print a text, but each text only once in a process."""
     print(text, flush=True)
 
 

@@ -43,7 +43,7 @@ class BatchRequest:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> BatchRequest:
-        """Read a request from a message. Raises `InputError` if it is not one."""
+        """Read a request from a message. Raises `InputError` if the message is not a valid request."""
         try:
             return cls(**{**record, "indices": [_index_from_json(each) for each in record["indices"]]})
         except (KeyError, TypeError, RecursionError) as error:

@@ -81,7 +81,7 @@ def kept(generators: Iterable[Any], within: list[Any] | None = None) -> Iterator
 
     Args:
         within: the generators' states when the last context with this list ended; empty at first. The context goes on
-            from them. It is for code that alternates with other code, such as a sampler.
+            from them. Give a list for code that alternates with other code, such as a sampler.
     """
     before = [(each, _state(each)) for each in generators]
     try:

@@ -21,9 +21,9 @@ from headrace.errors import DeadlineError, InputError
 
 FIRST_POLL_S, LONGEST_POLL_S = 0.0005, 0.02
 LAST_STEP_S = 10.0
-"""Most seconds that rank 0, which hosts the store, waits until all ranks have read there that the stream has ended."""
+"""Longest time, in seconds, that rank 0, which hosts the store, waits for all ranks to read that a stream has ended."""
 STATES_KEPT = 8
-"""How many of a shard's latest states are published. Rank 0, which saves checkpoints, may be a few steps behind."""
+"""Number of latest states that a rank keeps of a shard. Rank 0, which saves checkpoints, may be a few steps behind."""
 _ENDED = 1 << 24
 """A rank without a batch adds this to a step's counter, a rank with a batch adds 1: one number holds both counts."""
 _HINTS = {
@@ -48,7 +48,7 @@ def loader_config(loader: Any) -> dict[str, Any]:
 
 
 def differences(own: Mapping[str, Any], other: Mapping[str, Any], who: str) -> str:
-    """Return how two configurations differ, with both values and advice; empty if equal. `who` has the `other` one."""
+    """Return how two configurations differ, with both values and advice; empty if equal. `who` owns `other`."""
     names = [name for name in own if own[name] != other.get(name)]
     if not names:
         return ""
