@@ -7,7 +7,7 @@ import pytest
 from tests.integration.test_horovod import mpirun
 
 TIMEOUT_S = 15
-STAGES = ("who is where", "messages of rank 0 on algo-1 with rank 2", "broadcast", "gather", "allreduce")
+STAGES = ("the exchange of host names", "messages of rank 0 on algo-1 with rank 2", "broadcast", "gather", "allreduce")
 
 
 def preflight(tmp_path, monkeypatch, *argv, ranks=4):
@@ -54,4 +54,4 @@ def test_where_rank_0_itself_stops_the_others_name_it(tmp_path, monkeypatch):
 def test_bytes_that_change_on_the_way_are_found(tmp_path, monkeypatch):
     done = preflight(tmp_path, monkeypatch, "1", "", "lies", ranks=2)
     assert done.returncode != 0
-    assert "other%20bytes%20arrived%20than%20were%20sent" in done.stdout, done.stdout[-3000:]
+    assert "the%20bytes%20that%20arrived%20differ%20from%20those%20sent" in done.stdout, done.stdout[-3000:]

@@ -54,7 +54,7 @@ def test_training_goes_on_without_a_feed_server_that_is_late_beside_a_busy_train
     run = finish(job.process, job.folder)
     assert run.code == 0, run.output[-4000:]
     # The leader may hear of algo-1's server only after the ranks have its first batch.
-    assert re.search(r"training started without (1 feed server on algo-1 and )?1 feed server on algo-2", run.output)
+    assert re.search(r"still waiting for (1 feed server on algo-1 and )?1 feed server on algo-2; late", run.output)
     data, beside = (run.summary["workers"][f"{host}/worker"] for host in ("algo-1", "algo-2"))
     assert data["share"] == {"0": 1.0, "1": 1.0} and data["batches"] >= 24 * 80
     assert beside["batches"] == 0 and beside["share"] == {}

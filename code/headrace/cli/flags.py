@@ -31,7 +31,7 @@ EXAMPLES = {
       --hyperparameter model=small_cnn --channel training=data/digits         run it on this machine""",
     HERE: """examples:
   {prog} --num_of_data_instances 1 --hyperparameter model=small_cnn   with one simulated data host
-  {prog} --no-is_hetero --hyperparameter model=small_cnn              without: the same job to compare with""",
+  {prog} --no-is_hetero --hyperparameter model=small_cnn              without data hosts, to compare""",
     SAGEMAKER: """examples:
   {prog} --role ROLE --channel training=s3://BUCKET/images@data_group
   {prog} --role ROLE --dry_run > job.json                               only show the request""",

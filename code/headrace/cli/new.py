@@ -28,7 +28,7 @@ def main(argv: Sequence[str]) -> int:
     folder: Path = given.folder
     name = TRAINING_SCRIPTS[given.framework]
     if (folder / name).exists():
-        raise InputError(f"{folder / name} exists already; choose another folder, or delete it")
+        raise InputError(f"{folder / name} exists already; delete it, or choose another folder")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(own_folder() / name, folder / name)

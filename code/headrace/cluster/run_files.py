@@ -112,7 +112,7 @@ class RunPaths:
             self.folder.mkdir()
             (self.folder / ".gitignore").write_text("*\n")
         except FileExistsError as error:
-            raise InputError(f"{self.folder} exists already; choose another --job_name, or delete it") from error
+            raise InputError(f"{self.folder} exists already; delete it, or choose another --job_name") from error
         except OSError as error:
             raise InputError(f"cannot make the folder {self.folder}: {error.strerror}; change --output_dir") from error
 

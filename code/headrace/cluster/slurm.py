@@ -179,5 +179,5 @@ def _secret(path: Path) -> str:
     except OSError as error:
         raise InputError(f"cannot read the job's secret: {error}; submit again with `headrace submit`") from error
     if mode & 0o077:
-        raise InputError(f"others may read {path}: write a new secret into it, and chmod 600 it")
+        raise InputError(f"{path} is readable by other users: write a new secret into it, and chmod 600 it")
     return secret

@@ -30,7 +30,7 @@ class RankFacts:
 
 @dataclass(frozen=True)
 class StallWords:
-    """Patterns for lines in which `reducer` (Horovod) warns of a stall: `complaint`, then a `missing_rank` per rank."""
+    """Patterns of the stall warning that `reducer` (Horovod) logs: its text, then a line for each missing rank."""
 
     reducer: str
     complaint: re.Pattern[str]

@@ -114,7 +114,7 @@ class HostRun:
         return self.supervisor.start(spec)
 
     def check_children(self) -> None:
-        """Restart servers that died. If another child process failed, record that as this host's failure."""
+        """Restart servers that died. If a child has failed for good, record that as this host's failure."""
         for ended in self.supervisor.poll():
             cause = ended.root_cause(self.state.host)
             if ended.spec.kind == TRAINER and ended.return_code:

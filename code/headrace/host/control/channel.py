@@ -49,7 +49,7 @@ StreamHandler = Callable[[Body, AsyncIterator[bytes]], Coroutine[Any, Any, Body]
 
 
 def control_hosts() -> dict[str, str]:
-    """Return `ADDRESS:PORT` of the control channels, by host name. Its callers are started by a rank or by mpirun."""
+    """Return `ADDRESS:PORT` of each control channel, by host name, from the variable that mpirun and ranks inherit."""
     return dict(pair.split("=", 1) for pair in os.environ.get(CONTROL_HOSTS_VARIABLE, "").split(",") if pair)
 
 

@@ -18,12 +18,12 @@ OF_A_GROUP = {
     "cpu_utilization": ("headrace_cpu_utilization_ratio", "CPU use of a group's hosts, 0 to 1"),
     "gpu_utilization": ("headrace_gpu_utilization_ratio", "GPU use of a group's hosts, 0 to 1"),
     "memory_bytes": ("headrace_memory_bytes", "Memory of the job's processes on a group's hosts"),
-    "network_in_bytes_per_s": ("headrace_network_receive_bytes_per_second", "Bytes that a group's hosts receive"),
-    "network_out_bytes_per_s": ("headrace_network_transmit_bytes_per_second", "Bytes that a group's hosts send"),
+    "network_in_bytes_per_s": ("headrace_network_receive_bytes_per_second", "Bytes a second to a group's hosts"),
+    "network_out_bytes_per_s": ("headrace_network_transmit_bytes_per_second", "Bytes a second from a group's hosts"),
 }
 OF_A_WORKER = {
-    "batches_per_s": ("headrace_worker_batches_per_second", "Batches that ranks receive from a worker"),
-    "bytes_per_s": ("headrace_worker_bytes_per_second", "Bytes that ranks receive from a worker"),
+    "batches_per_s": ("headrace_worker_batches_per_second", "Batches a second that ranks receive from a worker"),
+    "bytes_per_s": ("headrace_worker_bytes_per_second", "Bytes a second that ranks receive from a worker"),
 }
 
 

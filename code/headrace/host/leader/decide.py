@@ -103,7 +103,7 @@ class Decider:
         )
 
     def is_over(self, now: float) -> bool:
-        """Return whether to terminate MPI: True if it still runs `END_S` seconds after the last script ended."""
+        """Return whether to terminate MPI: True from `END_S` seconds after the last rank logged that it leaves MPI."""
         over = now > self.ranks.ends_by
         if over:
             self._log.say(f"MPI still runs {END_S:g} s after all ranks have ended their scripts; terminating it")
@@ -210,7 +210,7 @@ class RankWatch:
         """Deadline for all ranks to end, in monotonic seconds; infinity until a rank has failed."""
 
     def begin(self, now: float) -> None:
-        """Set the deadline for the preflight to begin, since the ranks are being started."""
+        """Set the deadline by which the preflight must begin. The leader calls this when it starts the ranks."""
         if self._settings.preflight:
             self.starts_by = now + self._settings.preflight_timeout_s
 

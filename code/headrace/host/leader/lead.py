@@ -86,7 +86,7 @@ class Leader:
         self._wait_for(lambda: [] if trainer.ended or self._takes_batches() else self._missing_for_data())
         late = [] if trainer.ended else self._await_late()
         if late:
-            run.log.say(f"training started without {' and '.join(late)}; late workers will join")
+            run.log.say(f"training has started; still waiting for {' and '.join(late)}; late workers will join")
         watchdog = StallWatchdog(
             plan.paths.signal_dir, settings.stall_timeout_s, settings.startup_timeout_s, time.monotonic()
         )

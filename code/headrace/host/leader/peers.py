@@ -20,7 +20,7 @@ class Hosts:
         self.errors: dict[str, str] = dict.fromkeys(self.names, "not called yet")
         """The error of the last call to each host; empty if it succeeded."""
         self.lost: list[str] = []
-        """Hosts that no longer answer; the job goes on without them, or has failed."""
+        """Hosts that no longer answer, or never did. The job goes on without them, or has failed."""
         self.informed: set[str] = set()
         """Hosts that have received the job's outcome."""
         self._lease_s = lease_s

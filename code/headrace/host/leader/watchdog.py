@@ -14,7 +14,7 @@ from headrace.host.mpi.output import RankLog
 from headrace.outcome import RootCause
 
 STILL_S = 10.0
-"""Ranks that wait for each other have hung if every main thread is at one place in its code for this many seconds."""
+"""Ranks that wait for each other have hung if no main thread moves in its code for this many seconds."""
 _REDUCERS = " or ".join(each.stall_words.reducer for each in FRAMEWORKS.values() if each.stall_words)
 
 
@@ -92,7 +92,7 @@ def diagnose(
 
     Args:
         silence: the time without a step, and the setting that limits it, as text.
-        waited_for: the data that ranks wait for; empty if no rank reads data through headrace.
+        waited_for: what ranks wait for (`DataService.waited_for`); empty if no rank reads data through headrace.
     """
     missing = ranks.missing_in_allreduce()
     stalled = f"no step was made for {silence}"

@@ -51,8 +51,8 @@ class DataService:
 
     mode = "local"
     """The mode in the summary: `service` or `local`."""
-    waited_for = "data, or for itself"
-    """The source of data in the watchdog's message, such as `data from the tf.data service`."""
+    waited_for = "data, or hung in the script itself"
+    """What ranks wait for, as it ends the watchdog's message `all ranks waited for …`."""
 
     def __init__(self, plan: HostPlan) -> None:
         self._plan, self._topology, self._settings = plan, plan.topology, plan.settings

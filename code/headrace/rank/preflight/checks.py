@@ -31,7 +31,7 @@ Prepare = Callable[[], Prepared]
 def links(hosts: Sequence[str]) -> list[list[tuple[int, int]]]:
     """Return lists of pairs of ranks. The pairs of a list are tested at the same time.
 
-    The first lists have one pair each, of ranks on different hosts. The later lists have pairs of ranks on one host.
+    The first lists have one pair each, of ranks on different hosts. In the later lists, a pair's ranks share a host.
 
     Args:
         hosts: the host of each rank.
@@ -86,7 +86,7 @@ def _there_and_back(meeting: Meeting, other: int, is_first: bool, size: int, tim
             sent[0], sent[1] = got[0], number % 256
         if not np.array_equal(sent, got):
             # The other rank may wait for another message, so this one cannot go on to report to rank 0.
-            raise PreflightError(meeting.rank, f"{what}: other bytes arrived than were sent", is_final=True)
+            raise PreflightError(meeting.rank, f"{what}: the bytes that arrived differ from those sent", is_final=True)
         if sent[0]:
             break
     return best
@@ -98,7 +98,7 @@ def _pattern(size: int) -> Any:
 
 
 def try_collectives(meeting: Meeting) -> dict[str, tuple[int, float]]:
-    """Time each collective. Return, by its name, the bytes per rank and its best time in seconds (rank 0), or {}."""
+    """Time each collective. Return its bytes per rank and best time in seconds, by its name; {} except on rank 0."""
     found = {}
     for name, size, prepare in _collectives(meeting):
         times = meeting.stage(name, range(meeting.size), functools.partial(_rounds, meeting, name, prepare))
@@ -118,7 +118,7 @@ def _rounds(meeting: Meeting, name: str, prepare: Prepare) -> list[float]:
         seconds.append(time.monotonic() - began)
         right &= bool(is_right())
     if not right:
-        raise PreflightError(meeting.rank, f"{name}: {meeting.name(meeting.rank)} has wrong values")
+        raise PreflightError(meeting.rank, f"{name}: {meeting.name(meeting.rank)} received wrong values")
     return seconds
 
 

@@ -18,7 +18,7 @@ from headrace.job.settings import PREFLIGHT_TIMEOUT_VARIABLE
 from headrace.rank.context import TrainerContext
 from headrace.terminal.tables import aligned
 
-HOSTS_TAG, HOSTS_BYTES = 30, 8 << 20
+HOSTS_TAG, HOSTS_BYTES, HOSTS_STAGE = 30, 8 << 20, "the exchange of host names"
 PASSED, SLOW_LINK = "preflight_passed", "preflight_slow_link"
 SLOW_LATENCY_S, SLOW_BYTES_PER_S = 0.005, 100e6
 """Limits of a healthy link. A training job's hosts share a network of 10 Gbit/s or more, so a worse value means a fault
@@ -75,7 +75,7 @@ def run_preflight(environ: Mapping[str, str]) -> None:
     if meeting.rank == 0:
         print(format_event(PREFLIGHT_STARTED, ranks=meeting.size), flush=True)
     try:
-        told = meeting.stage("who is where", range(meeting.size), lambda: _about(environ))
+        told = meeting.stage(HOSTS_STAGE, range(meeting.size), lambda: _about(environ))
         meeting.hosts = _everywhere(meeting, [told[rank]["host"] for rank in sorted(told)])
         found = []
         for pairs in links(meeting.hosts):
@@ -108,9 +108,9 @@ def _about(environ: Mapping[str, str]) -> dict[str, Any]:
 def _everywhere(meeting: Any, hosts: list[str]) -> list[str]:
     """Send rank 0's list of hosts to all ranks; return that list on every rank."""
     if meeting.rank:
-        got: list[str] = meeting.wait([meeting.comm.irecv(HOSTS_BYTES, source=0, tag=HOSTS_TAG)], "who is where")[0]
+        got: list[str] = meeting.wait([meeting.comm.irecv(HOSTS_BYTES, source=0, tag=HOSTS_TAG)], HOSTS_STAGE)[0]
         return got
-    meeting.wait([meeting.comm.isend(hosts, rank, HOSTS_TAG) for rank in range(1, meeting.size)], "who is where")
+    meeting.wait([meeting.comm.isend(hosts, rank, HOSTS_TAG) for rank in range(1, meeting.size)], HOSTS_STAGE)
     return hosts
 
 
