@@ -8,7 +8,7 @@ from pathlib import Path
 from headrace.errors import InputError
 from headrace.job.bundled import CONSTRAINTS, PACKAGE, REQUIREMENTS
 
-NOT_FOR_HOSTS = "# Hosts are not told of the rest"
+NOT_FOR_HOSTS = "# Hosts do not need the rest"
 """Start of a line in code/constraints.txt. Hosts get only the lines above it. Users may choose all other versions."""
 
 
