@@ -49,7 +49,7 @@ def test_all_hyperparameters_reach_the_script_beside_the_launchers_own():
         ({"num_of_data_workers": -1}, "expected 0 to 999"),
         ({"processes_per_host": 0}, "--processes_per_host is 0"),
         ({"hyperparameters": {"a b": "1"}}, "hyperparameter name 'a b'"),
-        ({"hyperparameters": {"delimiter": ":"}}, "'delimiter' is ':', which mpirun reserves"),
+        ({"hyperparameters": {"delimiter": ":"}}, "'delimiter' is ':', which separates programs"),
         ({"hyperparameters": {"sagemaker_program": "x.py"}}, "SageMaker reserves sagemaker_…; rename it"),
         ({"channels": (Channel("x", "/d"), Channel("x", "/e"))}, "given twice"),
         ({"channels": (Channel("x", "/d", ("gpus",)),)}, "names group 'gpus'"),

@@ -20,7 +20,7 @@ class ServerSaid:
 
 @dataclass(frozen=True)
 class RankSaid:
-    """A log event of a rank. Occurs on the leader."""
+    """An event that a rank has logged. Only the leader gets it."""
 
     event: Event
 
@@ -48,7 +48,7 @@ class StopAsked:
 
 @dataclass(frozen=True)
 class HostAnswered:
-    """Another host's status, from its reply to a lease renewal. Occurs on the leader."""
+    """Another host's status, from its reply to a lease renewal. Only the leader gets it."""
 
     host: str
     status: Mapping[str, Any]

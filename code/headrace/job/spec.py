@@ -117,7 +117,7 @@ class JobSpec:
                 )
             if value == ":":
                 raise InputError(
-                    f"hyperparameter {name!r} is ':', which mpirun reserves to separate programs: use another value"
+                    f"hyperparameter {name!r} is ':', which separates programs in mpirun's command: use another value"
                 )
         split_mpi_options(self.custom_mpi_options)
         self._check_channels(names)

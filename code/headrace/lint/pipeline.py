@@ -129,12 +129,12 @@ def batch_size(stage: Stage) -> int:
 
 
 def flow(stage: Stage, start: Start, through: Collection[str], consumers: list[Consumer]) -> list[bool]:
-    """Mark chosen tensors and those made from them, up to a stage. Return which components of its elements are marked.
+    """Mark chosen tensors and those made from them, up to a stage. Return which components of the stage's elements are.
 
     Args:
         start: returns True for a chosen tensor, such as a decoded JPEG.
         through: types of operations and stages whose results are marked if an input is marked.
-        consumers: list to which `flow` adds the other operations and stages that use a marked tensor.
+        consumers: list to which `flow` adds operations and stages that use a marked tensor but are not in `through`.
     """
     given = [mark for each in stage.inputs for mark in flow(each, start, through, consumers)]
     if stage.kind in MAPS:

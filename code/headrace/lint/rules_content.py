@@ -59,7 +59,7 @@ def wide_wire(subject: Subject) -> Iterator[Finding]:
         layer = "Lambda(tf.image.per_image_standardization)" if by_image else "Rescaling(1 / 255)"
         fix = f"keep pixels uint8 up to distribute, and scale them in the model: keras.layers.{layer}"
     else:
-        origin, narrow_type = "safe to narrow only if the values fit", "numbers of half the width"
+        origin, narrow_type = "safe to narrow only if the values fit", "numbers of half as many bits"
         fix = "if the values fit: tf.cast before distribute, and tf.cast back in the model"
     if wide:
         cost = f"{', '.join(wide)}, {origin}: {size_text(now)} a batch, {size_text(then)} as {narrow_type}"

@@ -16,7 +16,7 @@ from headrace.report.runs import was_interrupted
 FEW_STEPS = 20
 SHORT_EPOCH = 50
 RECEIVE_CPU_S_PER_BATCH = 3e-3
-"""Most CPU seconds that receiving a batch costs, besides the cost of its bytes. Time above this is busy waiting."""
+"""Upper limit of a batch's CPU seconds on the receiver, without the cost of its bytes. More is busy waiting."""
 NO_LIMIT = float("inf")
 
 

@@ -224,7 +224,7 @@ class Shards(TaggedDataset):
             self.ledger.add(everyones)
 
     def state(self) -> dict[str, Any]:
-        """Return the ledger to save. It lacks what other ranks trained on since `gather`: about `repeated` elements."""
+        """Return the ledger to save. It lacks about `repeated` elements that other ranks trained on since `gather`."""
         unknown = sum(map(len, self._not_gathered)) * (collectives.size() - 1)
         self.ledger.add(np.concatenate([np.zeros(0, np.int64), *self._not_gathered]))
         return {"what": self._what, "repeated": unknown, **self.ledger.state()}
@@ -261,7 +261,7 @@ class Shards(TaggedDataset):
 
 
 def _without(dataset: tf.data.Dataset, numbers: NDArray[Any]) -> tf.data.Dataset:
-    """Return a dataset of positions, or of `(tag, element)`, without the positions or tags in the sorted `numbers`."""
+    """Drop each position that is in the sorted `numbers`, or each `(tag, element)` whose tag is."""
     if not len(numbers):
         return dataset
     left_out = tf.constant(numbers, tf.int64)

@@ -29,8 +29,8 @@ def check_rank(rank: ToolkitRank, topology: Topology) -> None:
     """Raise `InputError` unless rank 0 is the first rank of the first dnn host, where all hosts expect the leader."""
     if (rank.world == 0) != (rank.local == 0 and topology.is_leader):
         raise InputError(
-            f"rank {rank.world} is on {topology.current.name}, but rank 0 must be the first on {topology.leader.name} "
-            f"(the first dnn host in {topology.source}): let headrace start MPI (--distribution launcher)"
+            f"rank 0 must be the first rank on {topology.leader.name} (the first dnn host in {topology.source}), but "
+            f"rank {rank.world} is on {topology.current.name}: let headrace start MPI (--distribution launcher)"
         )
 
 

@@ -28,7 +28,7 @@ WEIGHTS_FILE = "model.weights.h5"
 LEDGER_FILE = "ledger.json"
 PROGRESS_FILE = "progress.json"
 EPOCH_OVER = "the resumed epoch is over"
-"""Value of `model.stop_training` that ends the resumed epoch, not the training. Another callback's True ends both."""
+"""Value of `model.stop_training` that ends the resumed epoch only. If another callback sets True, training ends too."""
 
 
 class Checkpoint(StepCallback):

@@ -91,8 +91,8 @@ class _Fingerprints:
     """Fingerprints of the operations in a dataset's GraphDef.
 
     TensorFlow's own fingerprints include the names of functions and resources. These names hold a counter, so equal
-    datasets can differ between processes. Here an operation is described by its type, attributes and inputs, a function
-    by its results, and a lookup table by its content. Values of variables are not compared: they are state, for
+    datasets can differ between processes. Here an operation is described by its type, attributes and inputs; a
+    function, by its results; a lookup table, by its content. Values of variables are not compared: they are state, for
     example a random number generator's state.
     """
 

@@ -59,7 +59,7 @@ def functions(definition: Any) -> dict[str, str]:
 
 
 def called(attribute: Any) -> list[Any]:
-    """Return the protocol buffers that name the functions in a node's attribute: one, or several for a switch_case."""
+    """Return the protocol buffers in a node's attribute that name functions: one, or several for a switch_case."""
     return [attribute.func] if attribute.WhichOneof("value") == "func" else list(attribute.list.func)
 
 

@@ -75,7 +75,7 @@ class Shuffle:
         return self.repeat is not None and int(self.repeat.value("count")) < 0
 
     def order(self, elements: int, number: int = 0) -> Order:
-        """Return the order that this shuffle gives a listing of `elements` elements; `number` chooses the order."""
+        """Return the order in which this shuffle puts a listing of `elements` entries; `number` chooses one of many."""
         buffer = int(self.node.value("buffer_size"))
         repetitions = INFINITE if self.is_endless else int(self.repeat.value("count")) if self.repeat else 1
         # A buffer of -1 is as large as the dataset.

@@ -163,7 +163,7 @@ def _for_workers(
 
 
 def _replaced(sources: list[Source]) -> dict[Node, Shuffle]:
-    """Return the shuffles that an `Order` can replace, by the node of their source."""
+    """Return the shuffles that an `Order` can replace. The key of each is the node of its source."""
     return {each.node: each.shuffle for each in sources if each.shuffle and each.shuffle.is_replaceable}
 
 

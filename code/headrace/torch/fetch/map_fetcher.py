@@ -159,7 +159,7 @@ def _reads_lists(dataset: Any) -> bool:
 
 
 def _index_as_json(index: Index) -> Any:
-    """Return an index for JSON, with tuples marked, since JSON has only lists."""
+    """Return a dataset index as JSON values. Tuples are marked, since JSON has only lists."""
     if isinstance(index, (tuple, list)):
         parts = [_index_as_json(each) for each in index]
         return {_TUPLE: parts} if isinstance(index, tuple) else parts

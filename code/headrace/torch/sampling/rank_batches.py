@@ -21,7 +21,7 @@ from headrace.torch.sampling.rank_agreement import order_digest
 from headrace.torch.sampling.samplers import LazyOrder, drawn, is_distributed
 
 LEAST_AHEAD, MOST_AHEAD = 16, 256
-"""Fewest and most steps to draw in advance from an endless sampler. Within these limits, step n draws n steps ahead."""
+"""Fewest and most steps to draw in advance from an endless sampler. In between, n are drawn in advance at step n."""
 MOST_POSITIONS_AHEAD = 1 << 18
 
 

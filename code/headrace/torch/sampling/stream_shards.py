@@ -35,7 +35,7 @@ def taken_after(steps: int, world: int, begun: Sequence[int], lengths: Mapping[i
 
     Args:
         begun: for each shard, the number of batches that were trained on before these steps.
-        lengths: by shard, its number of batches if it is known to have ended. Other shards go on after these steps.
+        lengths: number of batches of each shard that is known to have ended. Any other shard has more batches.
     """
     taken = list(begun)
     for rank in range(world):

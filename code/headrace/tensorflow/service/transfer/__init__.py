@@ -126,7 +126,7 @@ def received(library: Path) -> dict[str, tuple[int, int]]:
 
 @functools.cache
 def load() -> bool:
-    """Load the library into this process; return whether that worked. Build it if it is missing and no build failed."""
+    """Load the library, if need be after one attempt to build it; return whether that worked."""
     try:
         path = library_path()
         if not path.is_file():
