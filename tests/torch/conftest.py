@@ -3,11 +3,8 @@
 import contextlib
 import functools
 import itertools
-import multiprocessing
 
 import pytest
-import torch
-from headrace.torch import distributed
 from headrace.torch.dataloader import DataLoader
 from headrace.torch.feed import client, server
 from headrace.torch.feed.server import FeedServer
@@ -15,6 +12,7 @@ from headrace.training import handshake
 
 from tests.ports import free_port
 from tests.support import copy_source
+from tests.torch.connected_ranks import in_ranks
 from tests.torch.fresh import forget_loaders
 from tests.torch.jobs import SCRIPTS, TORCH
 from tests.torch.lines import plain
@@ -76,46 +74,23 @@ def runs(tmp_path):
 
 
 @pytest.fixture
-def ranks(feeds, monkeypatch, tmp_path):
-    """Function that runs several ranks, each in a process, and returns their batches and states; they share a store."""
-    fork, numbers = multiprocessing.get_context("fork"), itertools.count()
+def ranks(feeds, tmp_path):
+    """Function that reads a loader in several connected ranks; it returns the batches and the states of each."""
 
-    def run(addresses, world, *arguments, **options):
-        store = tmp_path / f"store{next(numbers)}"
-        pipes = [fork.Pipe(duplex=False) for _ in range(world)]
-        processes = [
-            fork.Process(target=read, args=(pipe, store, rank, world, addresses, *arguments), kwargs=options)
-            for rank, (_, pipe) in enumerate(pipes)
-        ]
-        for process in processes:
-            process.start()
-        found = [pipe.recv() for pipe, _ in pipes]
-        for process in processes:
-            process.join()
-        for each in found:
-            if isinstance(each, Exception):
-                raise each
-        return [taken for taken, _ in found], [state for _, state in found]
-
-    def read(pipe, path, rank, world, addresses, *arguments, state=None, most=None, **options):
-        try:
-            store = torch.distributed.FileStore(str(path), world)
-            monkeypatch.setattr(distributed, "store_of_ranks", lambda: store)
+    def run(addresses, world, *arguments, state=None, most=None, **options):
+        def read(rank):
             loader = feeds.loader(addresses, *arguments, rank=rank, world=world, **options)
             if state:
                 loader.load_state_dict(state)
-            taken, batches = [], iter(loader)
-            for batch in batches:
-                taken.append(plain(batch))
-                if len(taken) == most:
-                    break
-            state = loader.state_dict()
+            batches = iter(loader)
+            taken = [plain(batch) for batch in itertools.islice(batches, most)]
+            reached = loader.state_dict()
             batches.close()
             if most:
-                assert loader.state_dict() == state  # closing the iterator has ended no shard
-            pipe.send((taken, state))
-        except Exception as error:
-            pipe.send(error)
+                assert loader.state_dict() == reached  # closing the iterator has ended no shard
+            return taken, reached
+
+        return map(list, zip(*in_ranks(read, tmp_path, world), strict=True))
 
     return run
 

@@ -2,19 +2,18 @@
 
 import io
 import json
-import multiprocessing
-import os
 import random
 import time
 
 import headrace.torch
 import numpy as np
 import pytest
-import torch
+import torch._dynamo  # each forked rank that makes an optimizer would import it
 from headrace.errors import InputError
 from headrace.torch.training import samples_of
 from headrace.training import meter
 
+from tests.torch.connected_ranks import in_ranks
 from tests.torch.fresh import forget_loaders
 
 
@@ -267,21 +266,12 @@ def test_training_is_the_same_to_the_last_bit_whether_the_ideal_step_is_measured
     assert trained(True, OPTIMIZERS[name]) == trained(False, OPTIMIZERS[name])
 
 
+@pytest.mark.usefixtures("begin")
 def test_two_ranks_measure_together_and_train_the_same_as_without(tmp_path):
-    ranks = [(rank, str(tmp_path)) for rank in range(2)]
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
-        assert pool.starmap_async(of_a_rank, ranks).get(120) == [True, True]
+    def same(rank):
+        return trained(True, OPTIMIZERS["adam"]) == trained(False, OPTIMIZERS["adam"])
 
-
-def of_a_rank(rank, folder):
-    """Whether one of two ranks trains the same, in a process of its own."""
-    os.chdir(folder)
-    os.environ["HEADRACE_OUTPUT_DIR"] = folder
-    store = f"file://{folder}/store"
-    torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
-    with_and_without = trained(True, OPTIMIZERS["adam"]), trained(False, OPTIMIZERS["adam"])
-    torch.distributed.barrier()
-    return with_and_without[0] == with_and_without[1]
+    assert in_ranks(same, tmp_path) == [True, True]
 
 
 def test_a_measured_ideal_step_is_reported_with_its_error_and_what_a_step_goes_into(begin, tmp_path):
