@@ -13,9 +13,9 @@ from headrace.training import handshake
 from tests.ports import free_port
 from tests.support import copy_source
 from tests.torch.connected_ranks import in_ranks
+from tests.torch.draws import plain
 from tests.torch.fresh import forget_loaders
 from tests.torch.jobs import SCRIPTS, TORCH
-from tests.torch.lines import plain
 from tests.torch.script_runs import SECRET, Runs
 from tests.victims import victims
 

@@ -8,8 +8,7 @@ import torch
 from headrace.errors import InputError
 from headrace.torch import DataLoader
 
-from tests.torch.draws import BOTH, Draws, Numbers, all_of, batches, indices
-from tests.torch.lines import Lines
+from tests.torch.draws import BOTH, Draws, Lines, Numbers, all_of, batches, indices
 
 
 @pytest.mark.parametrize(

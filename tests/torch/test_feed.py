@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from torch.utils.data import get_worker_info
 
 from tests.support import ROOT, wait_for
-from tests.torch.draws import BOTH, Draws, Numbers, all_of, batches, indices, plain
-from tests.torch.lines import Lines
+from tests.torch.draws import BOTH, Draws, Lines, Numbers, all_of, batches, indices, plain
 
 LEAVES_AN_ITERATION_OPEN = """
 import atexit, sys, threading, time, traceback

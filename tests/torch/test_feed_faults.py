@@ -63,9 +63,9 @@ def test_a_dataset_that_raises_is_told_with_sample_place_and_traceback(feeds, wh
     with pytest.raises(SampleError) as raised:
         next(loader)
     first, *trace = str(raised.value).splitlines()
-    assert first.startswith("sample 20 raised ValueError: no picture at 20")
+    assert first.startswith("sample 20 raised ValueError: no sample at 20")
     assert (addresses[0] in first) if addresses else True
-    assert '    raise ValueError(f"no picture at {index}")' in trace
+    assert '    raise ValueError(f"no sample at {index}")' in trace
 
 
 @BOTH
@@ -75,7 +75,7 @@ def test_samples_that_raise_can_be_skipped_and_are_counted(feeds, remote, capsys
     loader = feeds.loader(addresses, dataset, 4, **options)
     assert indices(loader) == [index for index in range(53) if index not in (3, 20)]
     assert loader.skipped == 2
-    assert "event=sample_skipped rank=0 index=20 error=ValueError:_no_picture_at_20" in capsys.readouterr().out
+    assert "event=sample_skipped rank=0 index=20 error=ValueError:_no_sample_at_20" in capsys.readouterr().out
 
 
 def test_a_sample_that_hangs_is_named(feeds):

@@ -14,8 +14,7 @@ from torch.utils.data import SubsetRandomSampler, random_split
 
 from tests.ports import free_port
 from tests.torch.connected_ranks import in_ranks
-from tests.torch.draws import Numbers, all_of
-from tests.torch.lines import Lines
+from tests.torch.draws import Lines, Numbers, all_of
 from tests.torch.test_dataloader import train
 
 

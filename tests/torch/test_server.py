@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 
 from tests.ports import free_port
 from tests.support import wait_for
-from tests.torch.draws import Draws, indices
+from tests.torch.draws import Draws, Lines, indices
 from tests.torch.jobs import SCRIPTS
-from tests.torch.lines import Lines
 from tests.torch.script_runs import SECRET
 
 

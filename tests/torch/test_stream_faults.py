@@ -14,7 +14,7 @@ from headrace.training import socket_buffers
 from torch.utils.data import IterableDataset
 
 from tests.support import wait_for
-from tests.torch.lines import Lines, all_lines, indices, plain
+from tests.torch.draws import Lines, all_lines, batches, lines_in, plain
 
 
 def shard_processes(server):
@@ -26,7 +26,7 @@ def test_a_server_that_dies_or_is_silent_is_replaced_within_a_shard(feeds, monke
     monkeypatch.setattr(stream_client, "PATIENCE_S", 1.0)
     addresses = [feeds.serve(1, Lines((40, 40)), 2) for _ in range(2)]
     options = {"shards": 2, "seed": 1}
-    expected = [plain(batch) for batch in feeds.loader([], Lines((40, 40)), 2, **options)]
+    expected = batches(feeds.loader([], Lines((40, 40)), 2, **options))
     found = []
     for number, batch in enumerate(feeds.loader(addresses, Lines((40, 40)), 2, **options)):
         if number == 12:
@@ -38,7 +38,7 @@ def test_a_server_that_dies_or_is_silent_is_replaced_within_a_shard(feeds, monke
 @pytest.mark.parametrize(
     "broken, message",
     [
-        ({"broken": [7]}, r"sample 7 of shard 0 raised ValueError: no line 7"),
+        ({"broken": [7]}, r"sample 7 of shard 0 raised ValueError: no sample at 7"),
         ({"deadly": [7]}, r"5 workers ended while they made batch \d of shard 0"),
     ],
 )
@@ -67,10 +67,10 @@ def test_coming_to_where_training_stopped_may_take_long(feeds, monkeypatch):
     address = feeds.serve(1, Slow((60,)), 5)
     loader = feeds.loader([address], Slow((60,)), 5, seed=1, stall_timeout_s=15.0)
     loader.load_state_dict({"seed": 1, "epoch": 0, "position": 50, "shards": 1, "batch_size": 5, "taken": [10]})
-    batches = iter(loader)
-    taken = [plain(next(batches))]
+    iterator = iter(loader)
+    taken = [plain(next(iterator))]
     assert len(shard_processes(feeds.servers[0])) == 1  # no second process has taken over
-    assert indices(taken + [plain(batch) for batch in batches]) == all_lines((60,))[50:]
+    assert lines_in(taken + batches(iterator)) == all_lines((60,))[50:]
 
 
 class Large(IterableDataset):
@@ -82,13 +82,13 @@ class Large(IterableDataset):
 def test_a_rank_that_does_something_else_for_long_keeps_its_shards_makers(feeds, monkeypatch):
     monkeypatch.setattr(socket_buffers, "NOT_READ_MS", 5_000)
     address = feeds.serve(1, Large(), None)
-    batches = iter(feeds.loader([address], Large(), None))
-    taken = [int(next(batches)[0]) for _ in range(2)]
+    numbers = (int(batch[0]) for batch in feeds.loader([address], Large(), None))
+    taken = [next(numbers), next(numbers)]
     made_by = [process.pid for process in shard_processes(feeds.servers[0])]
     time.sleep(8)  # the rank does other work meanwhile
-    taken += [int(batch[0]) for batch in itertools.islice(batches, 8)]
+    taken += itertools.islice(numbers, 8)
     assert [process.pid for process in shard_processes(feeds.servers[0])] == made_by
-    assert taken + [int(batch[0]) for batch in batches] == list(range(12))
+    assert taken + list(numbers) == list(range(12))
 
 
 def test_nothing_is_left_running_when_an_iteration_is_broken_off(feeds):
@@ -98,4 +98,4 @@ def test_nothing_is_left_running_when_an_iteration_is_broken_off(feeds):
         pass
     wait_for(lambda: not shard_processes(feeds.servers[0]), "the end of the shards' processes")
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("feed shard")]
-    assert collections.Counter(indices([plain(batch) for batch in loader])).most_common(1)[0][1] == 1
+    assert collections.Counter(lines_in(batches(loader))).most_common(1)[0][1] == 1

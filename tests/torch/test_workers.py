@@ -11,8 +11,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from tests.support import wait_for
-from tests.torch.draws import BOTH, Draws, Numbers, all_of, batches
-from tests.torch.lines import Lines
+from tests.torch.draws import BOTH, Draws, Lines, Numbers, all_of, batches
 
 
 class InATemporaryFile(Numbers):
