@@ -55,6 +55,11 @@ class Feeds:
                 self._monkeypatch.delenv(name, raising=False)
         return DataLoader(*arguments, **options)
 
+    def with_server(self, remote, *arguments, processes=1, **options):
+        """Start a server, and return a loader that reads from it; in local mode, without a server, if not `remote`."""
+        addresses = [self.serve(processes, *arguments, **options)] if remote else []
+        return self.loader(addresses, *arguments, **options)
+
     def close(self):
         self._stack.close()
 

@@ -132,8 +132,7 @@ class Bad(Numbers):
 
 @BOTH
 def test_what_a_script_leaves_out_by_catching_an_error_does_not_look_like_the_end_of_the_epoch(feeds, remote):
-    loader = feeds.loader([feeds.serve(1, Bad(40), 4)] if remote else [], Bad(40), 4)
-    taken, iterator = [], iter(loader)
+    taken, iterator = [], iter(feeds.with_server(remote, Bad(40), 4))
     assert len(iterator) == 10
     with pytest.raises(SystemExit, match="on_error='skip'"):
         while True:
@@ -154,8 +153,7 @@ class Scaled(Numbers):
 @BOTH
 def test_workers_keep_the_dataset_of_the_first_iteration(feeds, remote):
     data = Scaled(8, scale=1)
-    addresses = [feeds.serve(1, Scaled(8, scale=1), 4)] if remote else []
-    loader = feeds.loader(addresses, data, 4, num_workers=1)
+    loader = feeds.with_server(remote, data, 4, num_workers=1)
     all_of(loader)
     data.scale = 2
     assert all_of(loader) == list(range(8))

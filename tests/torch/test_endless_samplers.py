@@ -136,8 +136,7 @@ class SaysMore(Endless):
 def test_an_endless_sampler_that_has_a_length_has_no_end_as_with_torch(feeds, remote):
     theirs = TorchDataLoader(Draws(), 4, sampler=SaysMore(draw="own"))
     expected = [batch["index"].tolist() for batch in itertools.islice(theirs, 60)]
-    addresses = [feeds.serve(1, Draws(), 4)] if remote else []
-    loader = feeds.loader(addresses, Draws(), 4, sampler=SaysMore(draw="own"))
+    loader = feeds.with_server(remote, Draws(), 4, sampler=SaysMore(draw="own"))
     assert batches(loader, 60) == expected and len(loader) == len(theirs) == 14
 
 

@@ -119,9 +119,8 @@ def test_another_dataset_on_the_rank_is_refused(feeds):
 
 @BOTH
 def test_iterations_over_one_loader_do_not_disturb_each_other(feeds, remote):
-    addresses = [feeds.serve(1, Draws(), 4, shuffle=True)] if remote else []
     expected = batches(feeds.loader([], Draws(), 4, shuffle=True))
-    loader, found = feeds.loader(addresses, Draws(), 4, shuffle=True), []
+    loader, found = feeds.with_server(remote, Draws(), 4, shuffle=True), []
     for number, batch in enumerate(loader):
         found.append(plain(batch))
         if number == 3:
@@ -168,8 +167,7 @@ def test_batches_are_asked_for_before_the_first_next(feeds, stream):
 
     data = CountedLines() if stream else Counted()
     counter = made if stream else data.made
-    loader = feeds.loader([feeds.serve(1, data, 4)], data, 4)
-    begun = iter(loader)
+    begun = iter(feeds.with_server(True, data, 4))
     wait_for(lambda: counter.value >= 4, "a batch that nobody has asked for yet")
     begun.close()
 
@@ -177,8 +175,7 @@ def test_batches_are_asked_for_before_the_first_next(feeds, stream):
 def test_so_many_batches_are_made_ahead_as_prefetch_factor_says(feeds):
     for factor in (1, 6):
         data = Counted()
-        loader = feeds.loader([feeds.serve(1, data, 1)], data, 1, prefetch_factor=factor, num_workers=1)
-        taken = iter(loader)
+        taken = iter(feeds.with_server(True, data, 1, prefetch_factor=factor, num_workers=1))
         next(taken)
         ahead = 1 + factor + 2  # a batch taken; those for the worker; two more
         wait_for(lambda data=data, ahead=ahead: data.made.value == ahead, f"{ahead} batches")
@@ -190,9 +187,7 @@ def test_so_many_batches_are_made_ahead_as_prefetch_factor_says(feeds):
 def test_batches_that_a_rank_holds_fit_into_prefetch_bytes(feeds):
     for limit, most in ((1, scheduler.LEAST_AHEAD), (6 << 20, 6)):
         data = Counted(60, 1 << 20)
-        loader = feeds.loader(
-            [feeds.serve(1, data, 1)], data, 1, prefetch_bytes=limit, prefetch_factor=16, num_workers=1
-        )
+        loader = feeds.with_server(True, data, 1, prefetch_bytes=limit, prefetch_factor=16, num_workers=1)
         ahead = []
         for taken, _ in enumerate(loader, 1):
             ahead.append(data.made.value - taken)
@@ -206,10 +201,8 @@ def _fails_here(number):
 
 
 def test_a_worker_init_fn_that_fails_is_named(feeds):
-    options = {"num_workers": 1, "worker_init_fn": _fails_here}
-    address = feeds.serve(1, Draws(), 4, **options)
     with pytest.raises(SampleError, match="OSError: no file for worker 0"):
-        list(feeds.loader([address], Draws(), 4, **options))
+        list(feeds.with_server(True, Draws(), 4, num_workers=1, worker_init_fn=_fails_here))
 
 
 class Informed(Numbers):
@@ -220,7 +213,7 @@ class Informed(Numbers):
 
 def test_a_dataset_knows_its_worker_whose_seed_is_the_same_in_each_run(feeds):
     def workers():
-        loader = feeds.loader([feeds.serve(2, Informed(), 1)], Informed(), 1)
+        loader = feeds.with_server(True, Informed(), 1, processes=2)
         found = set()
         while {number for number, _ in found} != {0, 1}:  # one worker may make all batches of an epoch
             found |= {(int(number), int(seed)) for batch in loader for number, _, seed in zip(*batch, strict=True)}
@@ -228,8 +221,7 @@ def test_a_dataset_knows_its_worker_whose_seed_is_the_same_in_each_run(feeds):
 
     found = workers() | workers()
     assert {number for number, _ in found} == {0, 1} and len(found) == 2
-    address = feeds.serve(2, Informed(), 1)
-    assert {int(each) for batch in feeds.loader([address], Informed(), 1) for each in batch[1]} == {2}
+    assert {int(each) for batch in feeds.with_server(True, Informed(), 1, processes=2) for each in batch[1]} == {2}
 
 
 def test_what_a_script_leaves_open_has_ended_before_python_does(feeds):

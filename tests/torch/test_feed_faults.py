@@ -14,11 +14,9 @@ from tests.torch.draws import BOTH, Draws, batches, indices, plain
 
 
 def test_a_process_that_is_killed_is_replaced_and_its_batches_are_made_again(feeds):
-    slow = Draws(slow=range(53))
-    address = feeds.serve(2, slow, 2, shuffle=True)
     expected = batches(feeds.loader([], Draws(), 2, shuffle=True))
     found = []
-    for number, batch in enumerate(feeds.loader([address], slow, 2, shuffle=True)):
+    for number, batch in enumerate(feeds.with_server(True, Draws(slow=range(53)), 2, shuffle=True, processes=2)):
         found.append(plain(batch))
         if number == 2:
             for process, _ in feeds.servers[0]._pool._workers.values():
@@ -70,9 +68,7 @@ def test_a_dataset_that_raises_is_told_with_sample_place_and_traceback(feeds, wh
 
 @BOTH
 def test_samples_that_raise_can_be_skipped_and_are_counted(feeds, remote, capsys):
-    dataset, options = Draws(broken=[3, 20]), {"on_error": "skip"}
-    addresses = [feeds.serve(1, dataset, 4, **options)] if remote else []
-    loader = feeds.loader(addresses, dataset, 4, **options)
+    loader = feeds.with_server(remote, Draws(broken=[3, 20]), 4, on_error="skip")
     assert indices(loader) == [index for index in range(53) if index not in (3, 20)]
     assert loader.skipped == 2
     assert "event=sample_skipped rank=0 index=20 error=ValueError:_no_sample_at_20" in capsys.readouterr().out

@@ -155,8 +155,7 @@ class Staged(Numbers):
     ids=["itself", "many"],
 )
 def test_a_datasets_set_epoch_is_called_wherever_samples_are_made(feeds, remote, make):
-    addresses = [feeds.serve(2, make(), 50)] if remote else []
-    loader = feeds.loader(addresses, make(), 50)
+    loader = feeds.with_server(remote, make(), 50, processes=2)
     assert [set(all_of(loader)) for _ in range(2)] == [{0}, {1}]
     loader.set_epoch(11)
     assert set(all_of(loader)) == {11}

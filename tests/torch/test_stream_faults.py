@@ -64,8 +64,7 @@ def test_coming_to_where_training_stopped_may_take_long(feeds, monkeypatch):
                 time.sleep(0.35)
                 yield sample
 
-    address = feeds.serve(1, Slow((60,)), 5)
-    loader = feeds.loader([address], Slow((60,)), 5, seed=1, stall_timeout_s=15.0)
+    loader = feeds.with_server(True, Slow((60,)), 5, seed=1, stall_timeout_s=15.0)
     loader.load_state_dict({"seed": 1, "epoch": 0, "position": 50, "shards": 1, "batch_size": 5, "taken": [10]})
     iterator = iter(loader)
     taken = [plain(next(iterator))]
@@ -81,8 +80,7 @@ class Large(IterableDataset):
 
 def test_a_rank_that_does_something_else_for_long_keeps_its_shards_makers(feeds, monkeypatch):
     monkeypatch.setattr(socket_buffers, "NOT_READ_MS", 5_000)
-    address = feeds.serve(1, Large(), None)
-    numbers = (int(batch[0]) for batch in feeds.loader([address], Large(), None))
+    numbers = (int(batch[0]) for batch in feeds.with_server(True, Large(), None))
     taken = [next(numbers), next(numbers)]
     made_by = [process.pid for process in shard_processes(feeds.servers[0])]
     time.sleep(8)  # the rank does other work meanwhile
@@ -92,8 +90,7 @@ def test_a_rank_that_does_something_else_for_long_keeps_its_shards_makers(feeds,
 
 
 def test_nothing_is_left_running_when_an_iteration_is_broken_off(feeds):
-    address = feeds.serve(1, Lines((90, 90)), 2)
-    loader = feeds.loader([address], Lines((90, 90)), 2, shards=2)
+    loader = feeds.with_server(True, Lines((90, 90)), 2, shards=2)
     for _ in zip(range(3), loader, strict=False):
         pass
     wait_for(lambda: not shard_processes(feeds.servers[0]), "the end of the shards' processes")

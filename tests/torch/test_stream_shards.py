@@ -197,10 +197,9 @@ class Whole(IterableDataset):
 
 @BOTH
 def test_a_dataset_that_does_not_say_how_it_is_shared_is_refused(feeds, remote):
-    addresses = [feeds.serve(1, Whole(), 5)] if remote else []
-    assert [batch.tolist() for batch in feeds.loader(addresses, Whole(), 5)] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+    assert [batch.tolist() for batch in feeds.with_server(remote, Whole(), 5)] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
     with pytest.raises((SampleError, InputError), match=r"Whole does not ask which shard it is.*get_worker_info"):
-        list(feeds.loader(addresses, Whole(), 5, shards=2))
+        list(feeds.with_server(remote, Whole(), 5, shards=2))
 
 
 class Range(IterableDataset):
@@ -221,9 +220,7 @@ def share(worker):
 
 @BOTH
 def test_a_worker_init_fn_may_share_the_samples(feeds, remote):
-    options = {"num_workers": 3, "worker_init_fn": share}
-    addresses = [feeds.serve(1, Range(0, 20), 4, **options)] if remote else []
-    loader = feeds.loader(addresses, Range(0, 20), 4, **options)
+    loader = feeds.with_server(remote, Range(0, 20), 4, num_workers=3, worker_init_fn=share)
     for _ in range(2):
         assert sorted(int(each) for batch in loader for each in batch) == list(range(20))
 

@@ -29,8 +29,7 @@ def of_a_temporary_file():
 
 @BOTH
 def test_each_process_reads_from_its_own_place_in_an_open_file(feeds, remote):
-    addresses = [feeds.serve(3, of_a_temporary_file(), 4)] if remote else []
-    assert all_of(feeds.loader(addresses, of_a_temporary_file(), 4, num_workers=3)) == list(range(100))
+    assert all_of(feeds.with_server(remote, of_a_temporary_file(), 4, num_workers=3, processes=3)) == list(range(100))
 
 
 class OfTheMainThread(Numbers):
@@ -46,8 +45,7 @@ class OfTheMainThread(Numbers):
 @BOTH
 def test_samples_are_made_by_the_main_thread_of_a_process(feeds, tmp_path, remote):
     data = OfTheMainThread(20, path=tmp_path / "one")
-    addresses = [feeds.serve(2, data, 2)] if remote else []
-    assert all_of(feeds.loader(addresses, data, 2, num_workers=2)) == list(range(20))
+    assert all_of(feeds.with_server(remote, data, 2, num_workers=2, processes=2)) == list(range(20))
 
 
 class Drawing(Numbers):
