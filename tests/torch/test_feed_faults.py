@@ -10,7 +10,7 @@ from headrace.errors import DeadlineError
 from headrace.torch.fetch.map_fetcher import SampleError
 
 from tests.ports import free_port
-from tests.torch.draws import BOTH, Draws, batches, indices, plain
+from tests.torch.draws import BOTH, Draws, Lines, batches, indices, plain
 
 
 def test_a_process_that_is_killed_is_replaced_and_its_batches_are_made_again(feeds):
@@ -74,15 +74,17 @@ def test_samples_that_raise_can_be_skipped_and_are_counted(feeds, remote, capsys
     assert "event=sample_skipped rank=0 index=20 error=ValueError:_no_sample_at_20" in capsys.readouterr().out
 
 
-def test_a_sample_that_hangs_is_named(feeds):
-    dataset = Draws(endless=[9])
-    address = feeds.serve(2, dataset, 4, num_workers=2, timeout=5)
-    with pytest.raises(SampleError, match=rf"sample 9 hangs: .* after 5 s .*on {address}"):
-        list(feeds.loader([address], dataset, 4, num_workers=2, timeout=5))
-
-
-def test_a_sample_that_kills_its_process_ends_the_job_after_a_few(feeds):
-    dataset = Draws(deadly=[0])
-    address = feeds.serve(1, dataset, 4)
-    with pytest.raises(SampleError, match="workers ended while they made batch 0 of this rank"):
-        list(feeds.loader([address], dataset, 4))
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (Draws(endless=[9]), r"sample 9 hangs: .* after 3 s .*on 127.0.0.1:\d+"),
+        (Draws(deadly=[0]), "5 workers ended while they made batch 0 of this rank"),
+        (Lines((20,), endless=[7]), "sample 7 of shard 0 hangs"),
+        (Lines((20,), deadly=[7]), r"5 workers ended while they made batch \d of shard 0"),
+        (Lines((20,), broken=[7]), "sample 7 of shard 0 raised ValueError: no sample at 7"),
+    ],
+    ids=["hangs", "kills", "hangs in a stream", "kills in a stream", "raises in a stream"],
+)
+def test_a_sample_that_raises_hangs_or_kills_its_process_ends_the_job_and_says_where(feeds, data, message):
+    with pytest.raises(SampleError, match=message):
+        list(feeds.with_server(True, data, 4, timeout=3, num_workers=1, processes=2))
