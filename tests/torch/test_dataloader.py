@@ -12,19 +12,22 @@ from tests.torch.draws import BOTH, Draws, Lines, Numbers, all_of, batches, indi
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("data", "arguments", "message"),
     [
-        ({"on_error": "ignore"}, "on_error"),
-        ({"batch_size": 0}, "positive"),
-        ({"shuffle": 1, "sampler": [1]}, "mutually"),
-        ({"in_order": False}, "in_order=False is not supported"),
-        ({"pin_memory_device": "cuda"}, "pin_memory_device is not supported: use pin_memory=True or device="),
-        ({"shards": 2}, "shards is for an IterableDataset"),
+        (Draws(), {"on_error": "ignore"}, "on_error"),
+        (Draws(), {"batch_size": 0}, "positive"),
+        (Draws(), {"shuffle": 1, "sampler": [1]}, "mutually"),
+        (Draws(), {"in_order": False}, "in_order=False is not supported"),
+        (Draws(), {"pin_memory_device": "cuda"}, "pin_memory_device is not supported: use pin_memory=True or device="),
+        (Draws(), {"shards": 2}, "shards is for an IterableDataset"),
+        (Lines(), {"shards": 1}, "1 shards cannot be shared by 2 ranks"),
+        (Lines(), {"shards": -1}, "expected 1 to"),
+        (Lines(), {"on_error": "skip"}, "needs a map-style dataset"),
     ],
 )
-def test_wrong_arguments_are_refused(feeds, arguments, message):
+def test_wrong_arguments_are_refused(feeds, data, arguments, message):
     with pytest.raises((InputError, ValueError), match=message):
-        feeds.loader([], Draws(), **arguments)
+        feeds.loader([], data, world=2, **arguments)
 
 
 def test_a_state_that_is_none_is_refused(feeds):

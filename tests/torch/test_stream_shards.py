@@ -89,21 +89,6 @@ def test_a_rank_without_a_batch_is_told_so(ranks):
         ranks([], 2, Lines((6,)), 2, shards=2, seed=1, stall_timeout_s=4)
 
 
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"shards": 1}, "1 shards cannot be shared by 2 ranks"),
-        ({"shards": -1}, "expected 1 to"),
-        ({"on_error": "skip"}, "needs a map-style dataset"),
-    ],
-)
-def test_wrong_arguments_are_refused(feeds, options, message):
-    with pytest.raises(InputError, match=message):
-        feeds.loader([], Lines(), 2, world=2, **options)
-    with pytest.raises(InputError, match="shards is for an IterableDataset"):
-        feeds.loader([], [1, 2, 3], 2, shards=2)
-
-
 @pytest.mark.parametrize("module", ["streaming.base.dataset", "litdata.streaming.dataset"])
 def test_a_librarys_dataset_whose_workers_wait_for_all_others_is_refused(feeds, module):
     library = type("StreamingDataset", (Lines,), {"__module__": module})
