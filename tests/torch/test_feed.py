@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch.utils.data import get_worker_info
 
 from tests.support import ROOT, wait_for
-from tests.torch.draws import BOTH, Draws, Lines, Numbers, all_of, batches, indices, plain
+from tests.torch.draws import Draws, Lines, Numbers, all_of, batches, indices, plain
 
 LEAVES_AN_ITERATION_OPEN = """
 import atexit, sys, threading, time, traceback
@@ -117,10 +117,11 @@ def test_another_dataset_on_the_rank_is_refused(feeds):
         list(feeds.loader([address], Draws(54), 4))
 
 
-@BOTH
-def test_iterations_over_one_loader_do_not_disturb_each_other(feeds, remote):
+@pytest.mark.parametrize("where", ["feed servers", "local", "workers"])
+def test_iterations_over_one_loader_do_not_disturb_each_other(feeds, where):
     expected = batches(feeds.loader([], Draws(), 4, shuffle=True))
-    loader, found = feeds.with_server(remote, Draws(), 4, shuffle=True), []
+    workers = {"num_workers": 1, "persistent_workers": True} if where == "workers" else {}
+    loader, found = feeds.with_server(where == "feed servers", Draws(), 4, shuffle=True, **workers), []
     for number, batch in enumerate(loader):
         found.append(plain(batch))
         if number == 3:

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from tests.support import wait_for
-from tests.torch.draws import BOTH, Draws, Lines, Numbers, all_of, batches
+from tests.torch.draws import BOTH, Draws, Lines, Numbers, all_of
 
 
 class InATemporaryFile(Numbers):
@@ -68,16 +68,6 @@ def test_generators_that_worker_init_fn_seeds_draw_other_numbers_everywhere_and_
         loader = feeds.loader(addresses, Drawing(40), 2, rank=rank, world=2, **options)
         drawn += all_of(loader) + all_of(loader)
     assert len(set(drawn)) == len(drawn) == 80
-
-
-def test_a_second_iteration_beside_the_first_has_workers_of_its_own(feeds):
-    expected = batches(feeds.loader([], Draws(), 4, shuffle=True))
-    loader = feeds.loader([], Draws(), 4, shuffle=True, num_workers=1, persistent_workers=True)
-    look = iter(loader)
-    next(look)
-    assert len(list(loader)) == len(expected)
-    look.close()
-    assert len(list(loader)) == len(expected)
 
 
 def test_the_workers_of_a_loader_that_is_gone_end_without_a_garbage_collection(feeds):
