@@ -8,12 +8,7 @@ import numpy as np
 import pytest
 import torch
 from headrace.errors import InputError
-from torch.utils.data import (
-    BatchSampler,
-    DistributedSampler,
-    RandomSampler,
-    Sampler,
-)
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Sampler
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from tests.torch.draws import BOTH, Draws, Numbers, all_of, indices
