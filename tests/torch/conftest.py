@@ -31,11 +31,7 @@ class Feeds:
 
     def serve(self, processes, *arguments, port=0, stall_timeout_s=120.0, **options):
         """Start a server whose loader has these arguments; return its address."""
-        self._monkeypatch.delenv("HEADRACE_FEEDS", raising=False)
-        self._monkeypatch.delenv("HEADRACE_TF_DATA_MODE", raising=False)
-        forget_loaders()
-        loader = DataLoader(*arguments, **options)
-        port = port or free_port()
+        loader, port = self.loader([], *arguments, **options), port or free_port()
         server = FeedServer(f"127.0.0.1:{port}", port, SECRET, processes, stall_timeout_s)
         server.start({loader.key: loader})
         self.servers.append(server)
@@ -45,14 +41,11 @@ class Feeds:
     def loader(self, addresses, *arguments, rank=0, world=1, stall_timeout_s=120.0, **options):
         """Return a rank's loader that reads from these addresses; in local mode if there are none."""
         forget_loaders()
-        service = {"HEADRACE_FEEDS": ",".join(addresses), "HEADRACE_TF_DATA_MODE": "service"}
         environ = {"RANK": str(rank), "WORLD_SIZE": str(world), "HEADRACE_JOB_SECRET": SECRET}
-        environ |= {"HEADRACE_STALL_TIMEOUT_S": str(stall_timeout_s)} | (service if addresses else {})
+        environ |= {"HEADRACE_STALL_TIMEOUT_S": str(stall_timeout_s), "HEADRACE_FEEDS": ",".join(addresses)}
+        environ |= {"HEADRACE_TF_DATA_MODE": "service" if addresses else "local"}
         for name, value in environ.items():
             self._monkeypatch.setenv(name, value)
-        if not addresses:
-            for name in service:
-                self._monkeypatch.delenv(name, raising=False)
         return DataLoader(*arguments, **options)
 
     def with_server(self, remote, *arguments, processes=1, **options):
