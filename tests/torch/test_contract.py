@@ -10,7 +10,7 @@ import pytest
 from tests.support import ROOT
 
 PACKAGE, TESTS = ROOT / "code" / "headrace" / "torch", ROOT / "tests" / "torch"
-MOST_LINES, MOST_FILES, MOST_TEST_LINES = 4_500, 26, 4_700
+MOST_LINES, MOST_FILES, MOST_TEST_LINES = 4_500, 26, 4_500
 """Decision record 30 says why; lower them when the package shrinks."""
 LOOKS = """
 import json, sys, types, warnings
