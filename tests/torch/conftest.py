@@ -5,6 +5,7 @@ import functools
 import itertools
 
 import pytest
+import torch
 from headrace.torch.dataloader import DataLoader
 from headrace.torch.feed import client, server
 from headrace.torch.feed.server import FeedServer
@@ -18,6 +19,8 @@ from tests.torch.fresh import forget_loaders
 from tests.torch.jobs import SCRIPTS, TORCH
 from tests.torch.script_runs import SECRET, Runs
 from tests.victims import victims
+
+torch.set_num_threads(1)  # several tests run at a time: torch's threads would wait for each other's processors
 
 
 class Feeds:

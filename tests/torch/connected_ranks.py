@@ -3,7 +3,6 @@
 import multiprocessing
 import tempfile
 
-import torch
 import torch.distributed as dist
 
 from tests.torch.fresh import forget_loaders
@@ -15,7 +14,6 @@ def in_ranks(body, folder, world=2):
     store, answers = f"file://{tempfile.mkdtemp(dir=folder)}/store", fork.Queue()
 
     def run(rank):
-        torch.set_num_threads(1)  # torch's threads do not survive the fork
         forget_loaders()
         try:
             dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world)
