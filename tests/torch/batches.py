@@ -2,7 +2,11 @@
 
 import collections
 import dataclasses
+import datetime
 import enum
+from decimal import Decimal
+from pathlib import Path
+from uuid import UUID
 
 import numpy as np
 import torch
@@ -16,6 +20,11 @@ Pair = collections.namedtuple("Pair", "x y")
 class Sample:
     image: torch.Tensor
     boxes: list
+
+
+class Grown(collections.namedtuple("Grown", "count")):
+    def __new__(cls, count):
+        return super().__new__(cls, count + 1)
 
 
 class Encoding(collections.UserDict):
@@ -61,6 +70,10 @@ class Box:
         self.held = held
 
 
+class Sized(dict):
+    size = 0
+
+
 class Format(enum.Enum):
     XYXY, XYWH = "xyxy", "xywh"
 
@@ -77,9 +90,16 @@ class Boxes(torch.Tensor):
 
     @classmethod
     def of(cls, data, **attributes):
-        boxes = torch.as_tensor(data).as_subclass(cls)
-        vars(boxes).update(attributes)
-        return boxes
+        return holding(torch.as_tensor(data).as_subclass(cls), **attributes)
+
+
+OBJECTS = (torch.Tensor, Box, Padded, Sample, Sized, TwoTensors)
+
+
+def holding(value, **attributes):
+    """Return the value with these attributes."""
+    vars(value).update(attributes)
+    return value
 
 
 def travel(batch):
@@ -100,13 +120,13 @@ def received(header, payload):
 
 
 def same(one, other):
+    """Return whether two values are equal to the last bit. Fail if their types or those of their parts differ."""
     assert type(one) is type(other)
-    if isinstance(one, (Box, Boxes)) and not same(vars(one), vars(other)):
+    if isinstance(one, OBJECTS) and not same(vars(one), vars(other)):
         return False
-    if isinstance(one, Box):
-        return True
     if isinstance(one, torch.Tensor):
-        assert one.dtype == other.dtype and one.shape == other.shape
+        assert (one.dtype, one.shape, one.requires_grad) == (other.dtype, other.shape, other.requires_grad)
+        assert other.is_leaf
         flat = [each.as_subclass(torch.Tensor).detach() for each in (one, other)]
         flat = [each.clone(memory_format=torch.contiguous_format) for each in flat]
         flat = [each.reshape(-1).view(torch.uint8) if each.numel() else each for each in flat]
@@ -117,11 +137,27 @@ def same(one, other):
         return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
     if isinstance(one, (list, tuple)):
         return len(one) == len(other) and all(map(same, one, other))
-    if dataclasses.is_dataclass(one):
-        return all(same(getattr(one, each.name), getattr(other, each.name)) for each in dataclasses.fields(one))
-    return one == other or (one != one and other != other)
+    return isinstance(one, OBJECTS) or one == other or (one != one and other != other)
 
 
+ALIGNED = np.dtype([("a", "u1"), ("b", "<i4"), ("c", [("d", "<f4", (2,)), ("e", "U2")])], align=True)
+UNCOMMON = {
+    "one row's column": torch.arange(5.0).reshape(1, 5)[:, -1],
+    "one element": torch.arange(6.0).reshape(1, 3, 2)[:, 1:2, 1:],
+    "inputs that need gradients": (torch.rand(3, requires_grad=True), torch.rand(3)),
+    "a tensor with attributes": [holding(torch.ones(2), scale=2.5, words=["a"])],
+    "a tensor of a subclass": [Boxes.of([[1.0, 2.0]], kind=Format.XYXY, size=(5, 6)).requires_grad_()],
+    "aligned fields within fields": np.zeros(3, ALIGNED),
+    "some fields": np.ones(3, ALIGNED)[["b"]],
+    "a number of NumPy's": np.float32(1.5),
+    "a named tuple's own __new__": Grown(1),
+    "what a dataclass made of its fields": Padded([2, 3]),
+    "an object of a plain class": TwoTensors([(torch.ones(2), torch.zeros(1)), (torch.rand(2), torch.ones(1))]),
+    "a dict with attributes": holding(Sized(x=torch.ones(2)), size=8, lengths=torch.arange(3)),
+    "path and moment": [Path("/a/b.jpg"), {"when": datetime.datetime(2026, 1, 2, 3, 4, 5, 6, datetime.timezone.utc)}],
+    "a day, a price and a name": (datetime.date(2026, 1, 2), Decimal("0.10"), UUID(int=7)),
+    "keys with memory of their own": {b"ab": torch.ones(2), b"cde": np.arange(3)},
+}
 DTYPES = [torch.uint8, torch.int64, torch.float32, torch.bfloat16, torch.bool, torch.complex64, torch.float8_e4m3fn]
 tensors = st.builds(
     lambda dtype, shape: (torch.rand(shape) * 2).to(dtype),

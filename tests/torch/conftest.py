@@ -3,11 +3,9 @@
 import contextlib
 import functools
 import itertools
-import multiprocessing
 
 import pytest
 import torch
-from headrace.torch import distributed
 from headrace.torch.dataloader import DataLoader
 from headrace.torch.feed import client, server
 from headrace.torch.feed.server import FeedServer
@@ -15,11 +13,14 @@ from headrace.training import handshake
 
 from tests.ports import free_port
 from tests.support import copy_source
+from tests.torch.connected_ranks import in_ranks
+from tests.torch.draws import plain
 from tests.torch.fresh import forget_loaders
 from tests.torch.jobs import SCRIPTS, TORCH
-from tests.torch.lines import plain
 from tests.torch.script_runs import SECRET, Runs
 from tests.victims import victims
+
+torch.set_num_threads(1)  # several tests run at a time: torch's threads would wait for each other's processors
 
 
 class Feeds:
@@ -33,11 +34,7 @@ class Feeds:
 
     def serve(self, processes, *arguments, port=0, stall_timeout_s=120.0, **options):
         """Start a server whose loader has these arguments; return its address."""
-        self._monkeypatch.delenv("HEADRACE_FEEDS", raising=False)
-        self._monkeypatch.delenv("HEADRACE_TF_DATA_MODE", raising=False)
-        forget_loaders()
-        loader = DataLoader(*arguments, **options)
-        port = port or free_port()
+        loader, port = self.loader([], *arguments, **options), port or free_port()
         server = FeedServer(f"127.0.0.1:{port}", port, SECRET, processes, stall_timeout_s)
         server.start({loader.key: loader})
         self.servers.append(server)
@@ -47,15 +44,17 @@ class Feeds:
     def loader(self, addresses, *arguments, rank=0, world=1, stall_timeout_s=120.0, **options):
         """Return a rank's loader that reads from these addresses; in local mode if there are none."""
         forget_loaders()
-        service = {"HEADRACE_FEEDS": ",".join(addresses), "HEADRACE_TF_DATA_MODE": "service"}
         environ = {"RANK": str(rank), "WORLD_SIZE": str(world), "HEADRACE_JOB_SECRET": SECRET}
-        environ |= {"HEADRACE_STALL_TIMEOUT_S": str(stall_timeout_s)} | (service if addresses else {})
+        environ |= {"HEADRACE_STALL_TIMEOUT_S": str(stall_timeout_s), "HEADRACE_FEEDS": ",".join(addresses)}
+        environ |= {"HEADRACE_TF_DATA_MODE": "service" if addresses else "local"}
         for name, value in environ.items():
             self._monkeypatch.setenv(name, value)
-        if not addresses:
-            for name in service:
-                self._monkeypatch.delenv(name, raising=False)
         return DataLoader(*arguments, **options)
+
+    def with_server(self, remote, *arguments, processes=1, **options):
+        """Start a server, and return a loader that reads from it; in local mode, without a server, if not `remote`."""
+        addresses = [self.serve(processes, *arguments, **options)] if remote else []
+        return self.loader(addresses, *arguments, **options)
 
     def close(self):
         self._stack.close()
@@ -76,46 +75,23 @@ def runs(tmp_path):
 
 
 @pytest.fixture
-def ranks(feeds, monkeypatch, tmp_path):
-    """Function that runs several ranks, each in a process, and returns their batches and states; they share a store."""
-    fork, numbers = multiprocessing.get_context("fork"), itertools.count()
+def ranks(feeds, tmp_path):
+    """Function that reads a loader in several connected ranks; it returns the batches and the states of each."""
 
-    def run(addresses, world, *arguments, **options):
-        store = tmp_path / f"store{next(numbers)}"
-        pipes = [fork.Pipe(duplex=False) for _ in range(world)]
-        processes = [
-            fork.Process(target=read, args=(pipe, store, rank, world, addresses, *arguments), kwargs=options)
-            for rank, (_, pipe) in enumerate(pipes)
-        ]
-        for process in processes:
-            process.start()
-        found = [pipe.recv() for pipe, _ in pipes]
-        for process in processes:
-            process.join()
-        for each in found:
-            if isinstance(each, Exception):
-                raise each
-        return [taken for taken, _ in found], [state for _, state in found]
-
-    def read(pipe, path, rank, world, addresses, *arguments, state=None, most=None, **options):
-        try:
-            store = torch.distributed.FileStore(str(path), world)
-            monkeypatch.setattr(distributed, "store_of_ranks", lambda: store)
+    def run(addresses, world, *arguments, state=None, most=None, **options):
+        def read(rank):
             loader = feeds.loader(addresses, *arguments, rank=rank, world=world, **options)
             if state:
                 loader.load_state_dict(state)
-            taken, batches = [], iter(loader)
-            for batch in batches:
-                taken.append(plain(batch))
-                if len(taken) == most:
-                    break
-            state = loader.state_dict()
+            batches = iter(loader)
+            taken = [plain(batch) for batch in itertools.islice(batches, most)]
+            reached = loader.state_dict()
             batches.close()
             if most:
-                assert loader.state_dict() == state  # closing the iterator has ended no shard
-            pipe.send((taken, state))
-        except Exception as error:
-            pipe.send(error)
+                assert loader.state_dict() == reached  # closing the iterator has ended no shard
+            return taken, reached
+
+        return map(list, zip(*in_ranks(read, tmp_path, world), strict=True))
 
     return run
 

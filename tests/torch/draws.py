@@ -1,36 +1,73 @@
-"""Datasets whose samples show their index and random draws, and functions that read these from batches."""
+"""Datasets and a stream whose samples show their index and random draws, and functions that read their batches."""
 
 import os
+import random
 import signal
 import time
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 BOTH = pytest.mark.parametrize("remote", [True, False], ids=["feed servers", "local"])
 
 
-class Draws(Dataset):
-    """A dataset whose samples hold their index and draws from torch's and NumPy's generators."""
+class _Samples:
+    """Makes samples that hold their index, draws from torch's and NumPy's generators, and the epoch where it is set.
 
-    def __init__(self, size=53, broken=(), slow=(), endless=(), deadly=()):
-        self.size, self.broken, self.slow = size, broken, slow
-        self.endless, self.deadly = endless, deadly
+    Args:
+        broken, slow, endless, deadly: indices of samples that raise, take a while, hang, and kill their process.
+    """
 
-    def __len__(self):
-        return self.size
+    epoch = -1
 
-    def __getitem__(self, index):
+    def __init__(self, broken=(), slow=(), endless=(), deadly=()):
+        self.broken, self.slow, self.endless, self.deadly = broken, slow, endless, deadly
+
+    def sample(self, index):
         if index in self.broken:
-            raise ValueError(f"no picture at {index}")
+            raise ValueError(f"no sample at {index}")
         if index in self.deadly:
             os.kill(os.getpid(), signal.SIGKILL)
         while index in self.endless:
             time.sleep(0.01)
         time.sleep(0.2 * (index in self.slow))
-        return {"index": index, "torch": torch.rand(2), "numpy": np.random.rand(), "made": (np.float32(index), "name")}
+        draws = {"torch": torch.rand(2), "numpy": np.random.rand()}
+        return {"index": index, **draws, "epoch": self.epoch, "made": (np.float32(index), "name")}
+
+
+class Draws(_Samples, Dataset):
+    """A dataset whose samples hold their index and random draws."""
+
+    def __init__(self, size=53, **samples):
+        super().__init__(**samples)
+        self.size = size
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        return self.sample(index)
+
+
+class Lines(_Samples, IterableDataset):
+    """The lines of several files. All workers shuffle the files in the same way, and each takes its share of them."""
+
+    def __init__(self, lengths=(7, 1, 5, 9, 0, 4, 6), **samples):
+        super().__init__(**samples)
+        self.lengths = lengths
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        info = get_worker_info()
+        files = list(enumerate(self.lengths))
+        random.shuffle(files)
+        for number, length in files[info.id :: info.num_workers] if info else files:
+            for line in range(length):
+                yield self.sample(number * 100 + line)
 
 
 class Numbers(Dataset):
@@ -52,7 +89,7 @@ def batches(loader):
 
 
 def plain(batch):
-    return batch["index"].tolist(), batch["torch"].tolist(), batch["numpy"].tolist(), batch["made"][0].tolist()
+    return [batch[name].tolist() for name in ("index", "torch", "numpy", "epoch")]
 
 
 def indices(loader):
@@ -61,3 +98,11 @@ def indices(loader):
 
 def all_of(loader):
     return [each for batch in loader for each in (batch.tolist() if isinstance(batch, torch.Tensor) else batch)]
+
+
+def all_lines(lengths):
+    return sorted(number * 100 + line for number, length in enumerate(lengths) for line in range(length))
+
+
+def lines_in(batches):
+    return sorted(index for batch in batches for index in batch[0])

@@ -51,6 +51,7 @@ class Runs:
             "HEADRACE_STALL_TIMEOUT_S": "40",
             "TMPDIR": str(self._folder),
             "PYTHONHASHSEED": "0",
+            "OMP_NUM_THREADS": "1",
         }
         output = self._stack.enter_context((self._folder / f"{name}.log").open("w"))
         path = f"{ROOT / 'code'}:{ROOT}"

@@ -8,24 +8,26 @@ import torch
 from headrace.errors import InputError
 from headrace.torch import DataLoader
 
-from tests.torch.draws import BOTH, Draws, Numbers, all_of, batches, indices
-from tests.torch.lines import Lines
+from tests.torch.draws import BOTH, Draws, Lines, Numbers, all_of, batches, indices
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("data", "arguments", "message"),
     [
-        ({"on_error": "ignore"}, "on_error"),
-        ({"batch_size": 0}, "positive"),
-        ({"shuffle": 1, "sampler": [1]}, "mutually"),
-        ({"in_order": False}, "in_order=False is not supported"),
-        ({"pin_memory_device": "cuda"}, "pin_memory_device is not supported: use pin_memory=True or device="),
-        ({"shards": 2}, "shards is for an IterableDataset"),
+        (Draws(), {"on_error": "ignore"}, "on_error"),
+        (Draws(), {"batch_size": 0}, "positive"),
+        (Draws(), {"shuffle": 1, "sampler": [1]}, "mutually"),
+        (Draws(), {"in_order": False}, "in_order=False is not supported"),
+        (Draws(), {"pin_memory_device": "cuda"}, "pin_memory_device is not supported: use pin_memory=True or device="),
+        (Draws(), {"shards": 2}, "shards is for an IterableDataset"),
+        (Lines(), {"shards": 1}, "1 shards cannot be shared by 2 ranks"),
+        (Lines(), {"shards": -1}, "expected 1 to"),
+        (Lines(), {"on_error": "skip"}, "needs a map-style dataset"),
     ],
 )
-def test_wrong_arguments_are_refused(feeds, arguments, message):
+def test_wrong_arguments_are_refused(feeds, data, arguments, message):
     with pytest.raises((InputError, ValueError), match=message):
-        feeds.loader([], Draws(), **arguments)
+        feeds.loader([], data, world=2, **arguments)
 
 
 def test_a_state_that_is_none_is_refused(feeds):
@@ -133,8 +135,7 @@ class Bad(Numbers):
 
 @BOTH
 def test_what_a_script_leaves_out_by_catching_an_error_does_not_look_like_the_end_of_the_epoch(feeds, remote):
-    loader = feeds.loader([feeds.serve(1, Bad(40), 4)] if remote else [], Bad(40), 4)
-    taken, iterator = [], iter(loader)
+    taken, iterator = [], iter(feeds.with_server(remote, Bad(40), 4))
     assert len(iterator) == 10
     with pytest.raises(SystemExit, match="on_error='skip'"):
         while True:
@@ -155,8 +156,7 @@ class Scaled(Numbers):
 @BOTH
 def test_workers_keep_the_dataset_of_the_first_iteration(feeds, remote):
     data = Scaled(8, scale=1)
-    addresses = [feeds.serve(1, Scaled(8, scale=1), 4)] if remote else []
-    loader = feeds.loader(addresses, data, 4, num_workers=1)
+    loader = feeds.with_server(remote, data, 4, num_workers=1)
     all_of(loader)
     data.scale = 2
     assert all_of(loader) == list(range(8))

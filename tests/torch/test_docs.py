@@ -6,13 +6,12 @@ import subprocess
 import sys
 
 import headrace.torch
-import pytest
 import torch
 from headrace.cli import flags
-from headrace.errors import InputError
 
 from tests.documents import fences
 from tests.support import JOB_TIMEOUT_S, ROOT, run_job
+from tests.torch.jobs import TORCH
 
 PAGE = (ROOT / "docs" / "pytorch.md").read_text()
 USE_OF_EXAMPLES = """
@@ -36,6 +35,14 @@ def blocks():
     return script, examples, stream
 
 
+def run_with_a_data_host(tmp_path, script):
+    flags = [TORCH, "--num_of_data_instances=1", f"--source_dir={script.parent}", f"--training_script={script.name}"]
+    run = run_job(tmp_path, *flags)
+    assert run.code == 0, run.output[-4000:]
+    assert run.events("feed_ready")
+    return run
+
+
 def test_the_pages_script_runs_alone_and_with_all_examples_as_a_job(tmp_path):
     script = tmp_path / "project" / "page.py"
     script.parent.mkdir()
@@ -43,11 +50,7 @@ def test_the_pages_script_runs_alone_and_with_all_examples_as_a_job(tmp_path):
     subprocess.run([sys.executable, str(script)], cwd=tmp_path, check=True, timeout=JOB_TIMEOUT_S)
     before, start, after = blocks()[0].partition("training = ")
     script.write_text(before + "\n".join(blocks()[1]) + USE_OF_EXAMPLES + start + after)
-    flags = ["--framework=pytorch", "--num_of_data_instances=1", f"--source_dir={script.parent}"]
-    run = run_job(tmp_path, *flags, "--training_script=page.py")
-    assert run.code == 0, run.output[-4000:]
-    assert run.events("feed_ready")
-    assert run.output.count("here a tracker starts") == 2  # its ranks
+    assert run_with_a_data_host(tmp_path, script).output.count("here a tracker starts") == 2  # its ranks
 
 
 def test_the_pages_iterable_dataset_is_shared_by_workers(tmp_path):
@@ -83,40 +86,10 @@ def test_a_script_with_the_guides_diff_trains_with_a_data_host(tmp_path):
     subprocess.run(
         ["patch", "-p0", "--fuzz=0"], cwd=project, input=f"--- train.py\n+++ train.py\n{diff}", text=True, check=True
     )
-    flags = [
-        "--framework=pytorch",
-        "--num_of_data_instances=1",
-        f"--source_dir={project}",
-        "--training_script=train.py",
-    ]
-    run = run_job(tmp_path, *flags)
-    assert run.code == 0, run.output[-4000:]
-    assert run.events("feed_ready")
+    run_with_a_data_host(tmp_path, project / "train.py")
 
 
 def test_the_pages_flags_exist():
     parser = flags.build_parser()
     known = {option for action in parser._actions for option in action.option_strings}
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z0-9_-]+", PAGE)) <= known
-
-
-def test_one_process_for_all_gpus_trains_and_is_kept(tmp_path, monkeypatch):
-    import headrace.torch
-
-    monkeypatch.setenv("HEADRACE_OUTPUT_DIR", str(tmp_path))
-    for epochs in (1, 2):
-        model = torch.nn.DataParallel(torch.nn.Linear(8, 2))
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        loader = headrace.torch.DataLoader(torch.utils.data.TensorDataset(torch.randn(32, 8)), 8)
-        checkpoint = headrace.torch.Checkpoint(tmp_path / "kept")
-        training = headrace.torch.Training(model, optimizer, loader, checkpoint=checkpoint)
-        for epoch in training.epochs(epochs):
-            assert epoch == epochs - 1
-            for (x,) in training.steps():
-                model(x).sum().backward()
-                optimizer.step()
-            training.end_epoch()
-    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["epoch-0001", "epoch-0002"]
-    other = torch.nn.Linear(9, 2)
-    with pytest.raises(InputError, match="of another model or optimizer, or lacks an object that state= names"):
-        checkpoint.restore(other, torch.optim.SGD(other.parameters(), lr=0.1), loader)

@@ -48,7 +48,6 @@ class Wrapping(torch.Tensor):
         object(),
         bytearray(3),
         lambda: 0,
-        np.array([object()]),
         {"key": object()},
         Slotted(),
         Pickled(),

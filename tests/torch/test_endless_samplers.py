@@ -1,7 +1,9 @@
 """Samplers without a length or without an end, which people write for training by steps."""
 
 import itertools
+import random
 
+import numpy as np
 import pytest
 import torch
 from headrace.torch.sampling import samplers
@@ -9,7 +11,26 @@ from torch.utils.data import BatchSampler, RandomSampler, Sampler
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from tests.torch.draws import BOTH, Draws, indices, plain
-from tests.torch.endless import Endless, batches
+
+
+class Endless(Sampler):
+    """A sampler that shuffles its dataset again and again, with the generator named by `draw`."""
+
+    def __init__(self, size=53, draw="torch"):
+        self.size, self.draw = size, draw
+
+    def __iter__(self):
+        draws = {"torch": torch.randperm, "numpy": np.random.permutation, "own": np.random.RandomState(0).permutation}
+        draws["python"] = lambda size: random.sample(range(size), size)
+        while True:
+            yield from map(int, draws[self.draw](self.size))
+
+
+def batches(loader, count):
+    taken = iter(loader)
+    found = [batch["index"].tolist() for batch in itertools.islice(taken, count)]
+    taken.close()
+    return found
 
 
 class Ends(Sampler):
@@ -32,9 +53,7 @@ def test_an_endless_sampler_is_dealt_to_the_ranks_as_it_comes(feeds, draw, worke
         remote = feeds.loader([address], Draws(), 4, sampler=Endless(draw=draw), rank=rank, world=2)
         by_rank.append(batches(local, 600 if draw == "own" and not workers else 150))
         assert batches(remote, len(by_rank[-1])) == by_rank[-1]
-    dealt = [
-        index for one, other in zip(*by_rank, strict=True) for pair in zip(one, other, strict=True) for index in pair
-    ]
+    dealt = list(itertools.chain(*zip(*(itertools.chain(*each) for each in by_rank), strict=True)))
     for first in range(0, len(dealt) - 53, 53):  # each pass has each sample once
         assert sorted(dealt[first : first + 53]) == list(range(53))
     if draw == "own":
@@ -117,8 +136,7 @@ class SaysMore(Endless):
 def test_an_endless_sampler_that_has_a_length_has_no_end_as_with_torch(feeds, remote):
     theirs = TorchDataLoader(Draws(), 4, sampler=SaysMore(draw="own"))
     expected = [batch["index"].tolist() for batch in itertools.islice(theirs, 60)]
-    addresses = [feeds.serve(1, Draws(), 4)] if remote else []
-    loader = feeds.loader(addresses, Draws(), 4, sampler=SaysMore(draw="own"))
+    loader = feeds.with_server(remote, Draws(), 4, sampler=SaysMore(draw="own"))
     assert batches(loader, 60) == expected and len(loader) == len(theirs) == 14
 
 

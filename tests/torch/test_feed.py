@@ -1,6 +1,5 @@
 """Batches from feed servers equal those of local mode to the last bit, even if servers and workers are killed."""
 
-import collections
 import itertools
 import multiprocessing
 import subprocess
@@ -16,8 +15,7 @@ from hypothesis import strategies as st
 from torch.utils.data import get_worker_info
 
 from tests.support import ROOT, wait_for
-from tests.torch.draws import BOTH, Draws, Numbers, all_of, batches, indices, plain
-from tests.torch.lines import Lines
+from tests.torch.draws import Draws, Lines, Numbers, all_of, batches, indices, plain
 
 LEAVES_AN_ITERATION_OPEN = """
 import atexit, sys, threading, time, traceback
@@ -91,25 +89,18 @@ def test_training_goes_on_at_any_step_on_any_number_of_ranks_and_what_repeats_is
     size, batch = 53, data.draw(st.integers(1, 7), "batch size")
     world, other = data.draw(st.integers(1, 5), "ranks"), data.draw(st.integers(1, 5), "ranks after")
     steps = data.draw(st.integers(0, 12), "steps before")
-    before, states = [], []
+    epoch, start = divmod(min(steps * batch * world, size), size)
+    state = {"seed": 0, "epoch": epoch, "position": start}
     for rank in range(world):
         loader = feeds.loader([], Draws(size), batch, shuffle=True, rank=rank, world=world)
-        for made in itertools.islice(loader, steps):
-            before += made["index"].tolist()
-        states.append(loader.state_dict())
-    assert all(state == states[0] for state in states)
-    after = []
+        list(itertools.islice(loader, steps))
+        assert loader.state_dict() == state
+    order = torch.randperm(size, generator=torch.Generator().manual_seed(epoch)).tolist()
     for rank in range(other):
         loader = feeds.loader([], Draws(size), batch, shuffle=True, rank=rank, world=other)
-        loader.load_state_dict(states[0])
-        after += indices(loader)
-    if states[0]["epoch"]:  # all of epoch 0 was trained on
-        assert set(before) == set(after) == set(range(size))
-        return
-    first = torch.randperm(size, generator=torch.Generator().manual_seed(0))[:other].tolist()
-    twice = collections.Counter(before + after) - collections.Counter(range(size))
-    assert set(before + after) == set(range(size)) and sum(twice.values()) < other
-    assert set(twice) == set(first[: len(twice)])
+        loader.load_state_dict(state)
+        per_rank = -(-(size - start) // other)
+        assert indices(loader) == [order[(start + rank + other * place) % size] for place in range(per_rank)]
 
 
 def test_another_dataset_on_the_rank_is_refused(feeds):
@@ -118,11 +109,11 @@ def test_another_dataset_on_the_rank_is_refused(feeds):
         list(feeds.loader([address], Draws(54), 4))
 
 
-@BOTH
-def test_iterations_over_one_loader_do_not_disturb_each_other(feeds, remote):
-    addresses = [feeds.serve(1, Draws(), 4, shuffle=True)] if remote else []
+@pytest.mark.parametrize("where", ["feed servers", "local", "workers"])
+def test_iterations_over_one_loader_do_not_disturb_each_other(feeds, where):
     expected = batches(feeds.loader([], Draws(), 4, shuffle=True))
-    loader, found = feeds.loader(addresses, Draws(), 4, shuffle=True), []
+    workers = {"num_workers": 1, "persistent_workers": True} if where == "workers" else {}
+    loader, found = feeds.with_server(where == "feed servers", Draws(), 4, shuffle=True, **workers), []
     for number, batch in enumerate(loader):
         found.append(plain(batch))
         if number == 3:
@@ -169,8 +160,7 @@ def test_batches_are_asked_for_before_the_first_next(feeds, stream):
 
     data = CountedLines() if stream else Counted()
     counter = made if stream else data.made
-    loader = feeds.loader([feeds.serve(1, data, 4)], data, 4)
-    begun = iter(loader)
+    begun = iter(feeds.with_server(True, data, 4))
     wait_for(lambda: counter.value >= 4, "a batch that nobody has asked for yet")
     begun.close()
 
@@ -178,8 +168,7 @@ def test_batches_are_asked_for_before_the_first_next(feeds, stream):
 def test_so_many_batches_are_made_ahead_as_prefetch_factor_says(feeds):
     for factor in (1, 6):
         data = Counted()
-        loader = feeds.loader([feeds.serve(1, data, 1)], data, 1, prefetch_factor=factor, num_workers=1)
-        taken = iter(loader)
+        taken = iter(feeds.with_server(True, data, 1, prefetch_factor=factor, num_workers=1))
         next(taken)
         ahead = 1 + factor + 2  # a batch taken; those for the worker; two more
         wait_for(lambda data=data, ahead=ahead: data.made.value == ahead, f"{ahead} batches")
@@ -191,9 +180,7 @@ def test_so_many_batches_are_made_ahead_as_prefetch_factor_says(feeds):
 def test_batches_that_a_rank_holds_fit_into_prefetch_bytes(feeds):
     for limit, most in ((1, scheduler.LEAST_AHEAD), (6 << 20, 6)):
         data = Counted(60, 1 << 20)
-        loader = feeds.loader(
-            [feeds.serve(1, data, 1)], data, 1, prefetch_bytes=limit, prefetch_factor=16, num_workers=1
-        )
+        loader = feeds.with_server(True, data, 1, prefetch_bytes=limit, prefetch_factor=16, num_workers=1)
         ahead = []
         for taken, _ in enumerate(loader, 1):
             ahead.append(data.made.value - taken)
@@ -207,10 +194,8 @@ def _fails_here(number):
 
 
 def test_a_worker_init_fn_that_fails_is_named(feeds):
-    options = {"num_workers": 1, "worker_init_fn": _fails_here}
-    address = feeds.serve(1, Draws(), 4, **options)
     with pytest.raises(SampleError, match="OSError: no file for worker 0"):
-        list(feeds.loader([address], Draws(), 4, **options))
+        list(feeds.with_server(True, Draws(), 4, num_workers=1, worker_init_fn=_fails_here))
 
 
 class Informed(Numbers):
@@ -221,7 +206,7 @@ class Informed(Numbers):
 
 def test_a_dataset_knows_its_worker_whose_seed_is_the_same_in_each_run(feeds):
     def workers():
-        loader = feeds.loader([feeds.serve(2, Informed(), 1)], Informed(), 1)
+        loader = feeds.with_server(True, Informed(), 1, processes=2)
         found = set()
         while {number for number, _ in found} != {0, 1}:  # one worker may make all batches of an epoch
             found |= {(int(number), int(seed)) for batch in loader for number, _, seed in zip(*batch, strict=True)}
@@ -229,8 +214,7 @@ def test_a_dataset_knows_its_worker_whose_seed_is_the_same_in_each_run(feeds):
 
     found = workers() | workers()
     assert {number for number, _ in found} == {0, 1} and len(found) == 2
-    address = feeds.serve(2, Informed(), 1)
-    assert {int(each) for batch in feeds.loader([address], Informed(), 1) for each in batch[1]} == {2}
+    assert {int(each) for batch in feeds.with_server(True, Informed(), 1, processes=2) for each in batch[1]} == {2}
 
 
 def test_what_a_script_leaves_open_has_ended_before_python_does(feeds):

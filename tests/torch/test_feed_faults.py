@@ -10,15 +10,13 @@ from headrace.errors import DeadlineError
 from headrace.torch.fetch.map_fetcher import SampleError
 
 from tests.ports import free_port
-from tests.torch.draws import BOTH, Draws, batches, indices, plain
+from tests.torch.draws import BOTH, Draws, Lines, batches, indices, plain
 
 
 def test_a_process_that_is_killed_is_replaced_and_its_batches_are_made_again(feeds):
-    slow = Draws(slow=range(53))
-    address = feeds.serve(2, slow, 2, shuffle=True)
     expected = batches(feeds.loader([], Draws(), 2, shuffle=True))
     found = []
-    for number, batch in enumerate(feeds.loader([address], slow, 2, shuffle=True)):
+    for number, batch in enumerate(feeds.with_server(True, Draws(slow=range(53)), 2, shuffle=True, processes=2)):
         found.append(plain(batch))
         if number == 2:
             for process, _ in feeds.servers[0]._pool._workers.values():
@@ -63,30 +61,30 @@ def test_a_dataset_that_raises_is_told_with_sample_place_and_traceback(feeds, wh
     with pytest.raises(SampleError) as raised:
         next(loader)
     first, *trace = str(raised.value).splitlines()
-    assert first.startswith("sample 20 raised ValueError: no picture at 20")
+    assert first.startswith("sample 20 raised ValueError: no sample at 20")
     assert (addresses[0] in first) if addresses else True
-    assert '    raise ValueError(f"no picture at {index}")' in trace
+    assert '    raise ValueError(f"no sample at {index}")' in trace
 
 
 @BOTH
 def test_samples_that_raise_can_be_skipped_and_are_counted(feeds, remote, capsys):
-    dataset, options = Draws(broken=[3, 20]), {"on_error": "skip"}
-    addresses = [feeds.serve(1, dataset, 4, **options)] if remote else []
-    loader = feeds.loader(addresses, dataset, 4, **options)
+    loader = feeds.with_server(remote, Draws(broken=[3, 20]), 4, on_error="skip")
     assert indices(loader) == [index for index in range(53) if index not in (3, 20)]
     assert loader.skipped == 2
-    assert "event=sample_skipped rank=0 index=20 error=ValueError:_no_picture_at_20" in capsys.readouterr().out
+    assert "event=sample_skipped rank=0 index=20 error=ValueError:_no_sample_at_20" in capsys.readouterr().out
 
 
-def test_a_sample_that_hangs_is_named(feeds):
-    dataset = Draws(endless=[9])
-    address = feeds.serve(2, dataset, 4, num_workers=2, timeout=5)
-    with pytest.raises(SampleError, match=rf"sample 9 hangs: .* after 5 s .*on {address}"):
-        list(feeds.loader([address], dataset, 4, num_workers=2, timeout=5))
-
-
-def test_a_sample_that_kills_its_process_ends_the_job_after_a_few(feeds):
-    dataset = Draws(deadly=[0])
-    address = feeds.serve(1, dataset, 4)
-    with pytest.raises(SampleError, match="workers ended while they made batch 0 of this rank"):
-        list(feeds.loader([address], dataset, 4))
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (Draws(endless=[9]), r"sample 9 hangs: .* after 3 s .*on 127.0.0.1:\d+"),
+        (Draws(deadly=[0]), "5 workers ended while they made batch 0 of this rank"),
+        (Lines((20,), endless=[7]), "sample 7 of shard 0 hangs"),
+        (Lines((20,), deadly=[7]), r"5 workers ended while they made batch \d of shard 0"),
+        (Lines((20,), broken=[7]), "sample 7 of shard 0 raised ValueError: no sample at 7"),
+    ],
+    ids=["hangs", "kills", "hangs in a stream", "kills in a stream", "raises in a stream"],
+)
+def test_a_sample_that_raises_hangs_or_kills_its_process_ends_the_job_and_says_where(feeds, data, message):
+    with pytest.raises(SampleError, match=message):
+        list(feeds.with_server(True, data, 4, timeout=3, num_workers=1, processes=2))

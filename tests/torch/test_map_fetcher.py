@@ -1,16 +1,15 @@
-"""A request can hold any index, and the batch depends only on the request and the dataset."""
+"""A request can hold any index, and the dataset is asked for it."""
 
 import contextlib
 import json
 
-import torch
 from headrace.errors import InputError
 from headrace.torch.fetch.map_fetcher import BatchRequest, MapFetcher
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import Subset
 
-from tests.torch.draws import Draws, Numbers
+from tests.torch.draws import Numbers
 
 PLAIN = st.integers() | st.text() | st.booleans()
 PAIRS = st.tuples(PLAIN, PLAIN | st.floats(allow_nan=False)) | st.lists(PLAIN, max_size=3)
@@ -32,14 +31,6 @@ def test_what_is_no_request_is_an_error_of_ours(indices, record):
     for each in record, {"seed": 0, "epoch": 0, "positions": [0], "indices": indices}:
         with contextlib.suppress(InputError):
             BatchRequest.from_json(json.loads(json.dumps(each)))
-
-
-def test_a_batch_follows_from_its_request_whatever_was_made_before():
-    fetcher = MapFetcher(Draws(), torch.utils.data.default_collate, True, "raise")
-    requests = [BatchRequest(3, epoch, [first, first + 1], [first, 7]) for epoch in (0, 1) for first in (4, 9)]
-    draws = [fetcher.fetch(each).batch["torch"].tolist() for each in requests]
-    assert [fetcher.fetch(each).batch["torch"].tolist() for each in reversed(requests)] == draws[::-1]
-    assert len({str(each) for each in draws}) == 4
 
 
 class InOneRead(Numbers):

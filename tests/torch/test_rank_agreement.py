@@ -1,12 +1,11 @@
 """Ranks whose loaders differ get an error when an epoch begins; ranks of a stream agree on its end."""
 
-import json
 import multiprocessing
 import random
 import threading
 
 import pytest
-import torch
+import torch._dynamo  # each forked rank that makes an optimizer would import it
 import torch.distributed as dist
 from headrace.errors import DeadlineError, InputError
 from headrace.torch import DataLoader, distributed
@@ -14,10 +13,9 @@ from headrace.torch.sampling.rank_agreement import StreamEnd, compare_with_rank_
 from torch.utils.data import SubsetRandomSampler, random_split
 
 from tests.ports import free_port
-from tests.torch.draws import Numbers, all_of
-from tests.torch.lines import Lines
+from tests.torch.connected_ranks import in_ranks
+from tests.torch.draws import Lines, Numbers, all_of
 from tests.torch.test_dataloader import train
-from tests.torch.two_ranks import in_two_ranks
 
 
 def samples_of_its_own(rank):
@@ -50,7 +48,7 @@ def seed_of_its_own(rank):
 )
 def test_ranks_that_would_not_share_the_samples_are_told_what_differs(tmp_path, script, message):
     with pytest.raises(InputError, match=f"loader 0, epoch 0, on rank 1: {message}"):
-        in_two_ranks(script, tmp_path)
+        in_ranks(script, tmp_path)
 
 
 def test_an_epoch_that_rank_0_does_not_begin_is_named():
@@ -65,34 +63,32 @@ def test_rank_0_alone_may_look_at_a_batch_where_epochs_are_set(tmp_path):
         loader = DataLoader(Numbers(20), 2, shuffle=True)
         if rank == 0:
             next(iter(loader))
+        seen = []
         for epoch in range(3):
             loader.set_epoch(epoch)
-            print(all_of(loader))
+            seen.append(all_of(loader))
+        return seen
 
-    by_rank = [[json.loads(line) for line in said.splitlines()] for said in in_two_ranks(script, tmp_path)]
-    for epoch in range(3):
-        assert sorted(by_rank[0][epoch] + by_rank[1][epoch]) == list(range(20))
+    for one, other in zip(*in_ranks(script, tmp_path), strict=True):
+        assert sorted(one + other) == list(range(20))
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["map-style", "stream"])
 def test_loaders_that_two_ranks_make_again_for_each_epoch_agree(tmp_path, stream):
     def script(rank):
         data = OfNumbers((6, 8)) if stream else Numbers(20)
-        for _ in range(3):
-            seen = train(DataLoader(data, 2, shuffle=None if stream else True))
-            print(len(seen))
+        return [len(train(DataLoader(data, 2, shuffle=None if stream else True))) for _ in range(3)]
 
-    assert in_two_ranks(script, tmp_path) == ["8\n" * 3 if stream else "10\n" * 3] * 2
+    assert in_ranks(script, tmp_path) == [[8 if stream else 10] * 3] * 2
 
 
 def test_a_loader_of_rank_0_alone_is_nobody_elses(tmp_path):
     def script(rank):
         own = DataLoader(Numbers(9), 3, shard_by_rank=False)
         shared = DataLoader(Numbers(40), 2)
-        for _ in range(2):
-            print(len(all_of(shared)), len(all_of(own)) if rank == 0 else 0)
+        return [(len(all_of(shared)), len(all_of(own)) if rank == 0 else 0) for _ in range(2)]
 
-    assert in_two_ranks(script, tmp_path) == ["20 9\n" * 2, "20 0\n" * 2]
+    assert in_ranks(script, tmp_path) == [[(20, 9)] * 2, [(20, 0)] * 2]
 
 
 class OfNumbers(Lines):

@@ -8,47 +8,20 @@ from torch.utils.data import DistributedSampler
 counts, batches, worlds = st.integers(1, 60), st.integers(1, 9), st.integers(1, 8)
 
 
-def taken(count, batch, world, start=0, drop_last=False, steps=None):
-    """Return the positions that all ranks take together, step by step, and the first position that is left."""
-    ranks = [EpochPlan(range(count), batch, rank, world, start, drop_last) for rank in range(world)]
-    assert len({len(each) for each in ranks}) == 1, "ranks make different numbers of steps"
-    number = len(ranks[0]) if steps is None else min(steps, len(ranks[0]))
-    found = [position for step in range(number) for each in ranks for position in each.positions(step)]
-    return found, ranks[0].position_after(number)
-
-
-@given(counts, batches, worlds)
-def test_every_position_comes_and_at_most_one_less_than_the_ranks_come_twice(count, batch, world):
-    found, left = taken(count, batch, world)
-    assert sorted(set(found)) == list(range(count)) and left == count
-    assert len(found) - count < world
-
-
-@given(counts, batches, worlds)
-def test_with_drop_last_nothing_comes_twice_and_less_than_a_step_of_all_ranks_is_missing(count, batch, world):
-    found, _ = taken(count, batch, world, drop_last=True)
-    assert len(found) == len(set(found)) and count - len(found) < batch * world
-
-
-@given(counts, batches, worlds, worlds, st.integers(0, 20))
-def test_another_number_of_ranks_goes_on_at_any_step_and_what_repeats_is_the_epochs_beginning(
-    count, batch, world, other_world, steps
+@given(counts, batches, worlds, st.integers(0, 60), st.booleans())
+def test_ranks_take_what_is_left_in_turn_and_then_repeat_the_epochs_beginning_or_with_drop_last_drop_the_end(
+    count, batch, world, start, drop_last
 ):
-    before, place = taken(count, batch, world, steps=steps)
-    after, _ = taken(count, batch, other_world, start=place) if place < count else ([], count)
-    repeats = len(before) + len(after) - count
-    assert repeats < max(world, other_world)
-    assert sorted(before + after) == sorted([*range(count), *(each % count for each in range(repeats))])
-
-
-@given(counts, batches, worlds, st.integers(0, 20))
-def test_the_steps_after_a_resume_are_those_that_would_have_followed(count, batch, world, steps):
+    start = min(start, count)
+    left = count - start
+    of_a_rank = left // world // batch * batch if drop_last else -(-left // world)
     for rank in range(world):
-        whole = EpochPlan(range(count), batch, rank, world)
-        done = min(steps, len(whole))
-        rest = EpochPlan(range(count), batch, rank, world, start=whole.position_after(done))
-        expected = [whole.positions(step) for step in range(done, len(whole))]
-        assert [rest.positions(step) for step in range(len(rest))] == expected
+        plan = EpochPlan(range(count), batch, rank, world, start, drop_last)
+        taken = [(start + rank + world * place) % count for place in range(of_a_rank)]
+        expected = [taken[first : first + batch] for first in range(0, of_a_rank, batch)]
+        assert [plan.positions(step) for step in range(len(plan))] == expected
+        for step in range(len(plan) + 1):
+            assert plan.position_after(step) == min(start + world * batch * step, count)
 
 
 @given(counts, worlds, st.booleans())

@@ -56,17 +56,21 @@ def of_all_kinds():
 NOISE = Noise(np.random.default_rng(0))
 
 
+def epochs_everywhere(feeds, make, **rank):
+    """Return the samples of three epochs, which are the same from servers, this process and workers."""
+    servers, found = [feeds.serve(2, make(), 4) for _ in range(2)], []
+    for addresses, workers in (servers, 0), ([], 0), ([], 2):
+        loader = feeds.loader(addresses, make(), 4, num_workers=workers, **rank)
+        found.append([all_of(loader) for _ in range(3)])
+    assert found == found[:1] * 3
+    return found[0]
+
+
 def test_each_sample_has_draws_of_its_own_on_all_ranks_whoever_makes_it(feeds):
     drawn = []
     for rank in (0, 1):
-        remote = [feeds.serve(2, Noisy(40, transform=of_all_kinds()), 4) for _ in range(2)]
-        of_servers = feeds.loader(remote, Noisy(40, transform=of_all_kinds()), 4, rank=rank, world=2)
-        epochs = [all_of(of_servers) for _ in range(2)]
-        for workers in (0, 2):
-            local = feeds.loader([], Noisy(40, transform=of_all_kinds()), 4, rank=rank, world=2, num_workers=workers)
-            assert [all_of(local) for _ in range(2)] == epochs
-        drawn += epochs[0] + epochs[1]
-    assert len(set(drawn)) == 80
+        drawn += epochs_everywhere(feeds, lambda: Noisy(40, transform=of_all_kinds()), rank=rank, world=2)
+    assert len({each for epoch in drawn for each in epoch}) == 120
 
 
 @pytest.mark.parametrize(
@@ -105,12 +109,7 @@ class Lazily(Numbers):
 
 
 def test_generators_that_are_made_late_are_seeded_from_the_first_sample_on(feeds):
-    servers = [feeds.serve(2, Lazily(40), 4) for _ in range(2)]
-    remote = feeds.loader(servers, Lazily(40), 4)
-    epochs = [all_of(remote) for _ in range(3)]
-    local = feeds.loader([], Lazily(40), 4, num_workers=2)
-    assert [all_of(local) for _ in range(3)] == epochs
-    assert len({each for epoch in epochs for each in epoch}) == 120
+    assert len({each for epoch in epochs_everywhere(feeds, lambda: Lazily(40)) for each in epoch}) == 120
 
 
 class Reordered(Numbers):
@@ -127,13 +126,9 @@ class Reordered(Numbers):
 
 
 def test_what_set_epoch_draws_is_the_same_in_all_processes(feeds):
-    servers = [feeds.serve(2, Reordered(32), 4) for _ in range(2)]
-    loader = feeds.loader(servers, Reordered(32), 4)
-    epochs = [all_of(loader) for _ in range(3)]
+    epochs = epochs_everywhere(feeds, lambda: Reordered(32))
     assert all(sorted(each) == list(range(32)) for each in epochs)
     assert len({tuple(each) for each in epochs}) == 3
-    local = feeds.loader([], Reordered(32), 4, num_workers=2)
-    assert [all_of(local) for _ in range(3)] == epochs
 
 
 class Staged(Numbers):
@@ -155,8 +150,7 @@ class Staged(Numbers):
     ids=["itself", "many"],
 )
 def test_a_datasets_set_epoch_is_called_wherever_samples_are_made(feeds, remote, make):
-    addresses = [feeds.serve(2, make(), 50)] if remote else []
-    loader = feeds.loader(addresses, make(), 50)
+    loader = feeds.with_server(remote, make(), 50, processes=2)
     assert [set(all_of(loader)) for _ in range(2)] == [{0}, {1}]
     loader.set_epoch(11)
     assert set(all_of(loader)) == {11}

@@ -8,12 +8,7 @@ import numpy as np
 import pytest
 import torch
 from headrace.errors import InputError
-from torch.utils.data import (
-    BatchSampler,
-    DistributedSampler,
-    RandomSampler,
-    Sampler,
-)
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, Sampler
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from tests.torch.draws import BOTH, Draws, Numbers, all_of, indices
@@ -116,8 +111,7 @@ class Asked(torch.utils.data.Dataset):
     ids=["lists", "tuples of a batch sampler", "nested", "of NumPy's numbers", "with a number that is not whole"],
 )
 def test_a_dataset_is_asked_for_whatever_its_sampler_yields(feeds, remote, options, asked):
-    addresses = [feeds.serve(1, Asked(), **options)] if remote else []
-    assert list(feeds.loader(addresses, Asked(), **options)) == asked
+    assert list(feeds.with_server(remote, Asked(), **options)) == asked
 
 
 @pytest.mark.parametrize("index", [None, 0.5, {"a": 1}, [[[[1]]]], torch.arange(2), Pair(1, 2)])

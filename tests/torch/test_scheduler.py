@@ -1,6 +1,6 @@
 """Assignment of batches to connections that break or are slow, with a fake clock and without sockets."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from headrace.errors import DeadlineError
@@ -19,43 +19,22 @@ class Clock:
         return self.now
 
 
-def schedule(steps=10, ahead=4, limit_s=10.0, most_bytes=1000):
+def schedule(ahead=4, limit_s=10.0):
     clock = Clock()
-    return Schedule(str, lambda: steps, limit_s, most_bytes, ahead, clock=clock), clock
-
-
-def nothing_left(made, process):
-    """Return whether there is no step for this process."""
-    threading.Timer(0.05, made.close).start()
-    return made.take(process) is None
+    return Schedule(str, lambda: 10, limit_s, 1000, ahead, clock=clock), clock
 
 
 def test_steps_are_given_out_in_order_and_only_so_far_ahead():
     made, _ = schedule(ahead=3)
-    assert [made.take("a"), made.take("b"), made.take("a")] == [0, 1, 2]
-    assert nothing_left(made, "b")
-
-
-def test_big_batches_are_asked_for_less_far_ahead():
-    made, _ = schedule(ahead=100, steps=100, most_bytes=3000)
-    made.came(made.take("a"), "batch", 1000)
-    assert [made.take("a"), made.take("a")] == [1, 2]
-    assert nothing_left(made, "a")
-
-
-def test_two_batches_are_asked_for_however_big_they_are():
-    made, _ = schedule(most_bytes=3000)
-    made.came(made.take("a"), "batch", 1_000_000)
-    assert made.take("a") == 1
-    assert nothing_left(made, "a")
+    assert [made.take("a"), made.take("b"), made.take("a"), made.take("b", wait=False)] == [0, 1, 2, None]
 
 
 def test_nothing_is_asked_for_before_a_server_says_how_many_processes_it_has():
     made, _ = schedule(ahead=0)
-    connects = threading.Timer(0.05, made.more_ahead, args=(2,))
-    connects.start()
-    assert [made.take("a"), made.take("a")] == [0, 1]
-    assert nothing_left(made, "a")
+    assert made.take("a", wait=False) is None
+    waits = ThreadPoolExecutor().submit(made.take, "a")
+    made.more_ahead(2)
+    assert [waits.result(60), made.take("a"), made.take("a", wait=False)] == [0, 1, None]
 
 
 def test_a_broken_batch_is_made_next_by_whoever_is_free():
@@ -71,14 +50,12 @@ def test_a_late_batch_is_asked_for_again_elsewhere_and_the_first_answer_counts()
     made, clock = schedule(limit_s=100)
     assert made.take("a") == 0
     clock.now = FIRST_PATIENCE_S + 1
-    waiting = threading.Thread(target=made.next)
-    waiting.start()
+    waits = ThreadPoolExecutor().submit(made.next)
     wait_for(lambda: 0 in made._again, "a second request")
     assert made.take("a") == 1  # not 0 again: it has that
     assert made.take("b") == 0
     made.came(0, "of b")
-    waiting.join(60)
-    assert not waiting.is_alive()
+    assert waits.result(60) == "of b"
     made.came(0, "of a, which is late")
 
 

@@ -6,15 +6,13 @@ import threading
 import time
 
 import psutil
-import pytest
 import torch
 from headrace.torch.feed import stream_client, worker
-from headrace.torch.fetch.map_fetcher import SampleError
 from headrace.training import socket_buffers
 from torch.utils.data import IterableDataset
 
 from tests.support import wait_for
-from tests.torch.lines import Lines, all_lines, indices, plain
+from tests.torch.draws import Lines, all_lines, batches, lines_in, plain
 
 
 def shard_processes(server):
@@ -26,7 +24,7 @@ def test_a_server_that_dies_or_is_silent_is_replaced_within_a_shard(feeds, monke
     monkeypatch.setattr(stream_client, "PATIENCE_S", 1.0)
     addresses = [feeds.serve(1, Lines((40, 40)), 2) for _ in range(2)]
     options = {"shards": 2, "seed": 1}
-    expected = [plain(batch) for batch in feeds.loader([], Lines((40, 40)), 2, **options)]
+    expected = batches(feeds.loader([], Lines((40, 40)), 2, **options))
     found = []
     for number, batch in enumerate(feeds.loader(addresses, Lines((40, 40)), 2, **options)):
         if number == 12:
@@ -35,42 +33,16 @@ def test_a_server_that_dies_or_is_silent_is_replaced_within_a_shard(feeds, monke
     assert found == expected
 
 
-@pytest.mark.parametrize(
-    "broken, message",
-    [
-        ({"broken": [7]}, r"sample 7 of shard 0 raised ValueError: no line 7"),
-        ({"deadly": [7]}, r"5 workers ended while they made batch \d of shard 0"),
-    ],
-)
-def test_a_sample_that_raises_or_kills_ends_the_job(feeds, broken, message):
-    address = feeds.serve(1, Lines((20,), **broken), 2)
-    with pytest.raises(SampleError, match=message):
-        list(feeds.loader([address], Lines((20,), **broken), 2))
-
-
-def test_a_sample_that_hangs_is_named(feeds):
-    address = feeds.serve(1, Lines((20,), endless=[7]), 2, timeout=5, num_workers=1)
-    with pytest.raises(SampleError, match=r"sample 7 of shard 0 hangs"):
-        list(feeds.loader([address], Lines((20,), endless=[7]), 2, timeout=5, num_workers=1))
-
-
 def test_coming_to_where_training_stopped_may_take_long(feeds, monkeypatch):
     monkeypatch.setattr(stream_client, "PATIENCE_S", 5.0)
     monkeypatch.setattr(worker, "ALIVE_EVERY_S", 0.1)
-
-    class Slow(Lines):
-        def __iter__(self):
-            for sample in super().__iter__():
-                time.sleep(0.35)
-                yield sample
-
-    address = feeds.serve(1, Slow((60,)), 5)
-    loader = feeds.loader([address], Slow((60,)), 5, seed=1, stall_timeout_s=15.0)
-    loader.load_state_dict({"seed": 1, "epoch": 0, "position": 50, "shards": 1, "batch_size": 5, "taken": [10]})
-    batches = iter(loader)
-    taken = [plain(next(batches))]
+    slow = Lines((45,), slow=range(45))
+    loader = feeds.with_server(True, slow, 5, seed=1, stall_timeout_s=6.0)
+    loader.load_state_dict({"seed": 1, "epoch": 0, "position": 35, "shards": 1, "batch_size": 5, "taken": [7]})
+    iterator = iter(loader)
+    taken = [plain(next(iterator))]
     assert len(shard_processes(feeds.servers[0])) == 1  # no second process has taken over
-    assert indices(taken + [plain(batch) for batch in batches]) == all_lines((60,))[50:]
+    assert lines_in(taken + batches(iterator)) == all_lines((45,))[35:]
 
 
 class Large(IterableDataset):
@@ -81,21 +53,19 @@ class Large(IterableDataset):
 
 def test_a_rank_that_does_something_else_for_long_keeps_its_shards_makers(feeds, monkeypatch):
     monkeypatch.setattr(socket_buffers, "NOT_READ_MS", 5_000)
-    address = feeds.serve(1, Large(), None)
-    batches = iter(feeds.loader([address], Large(), None))
-    taken = [int(next(batches)[0]) for _ in range(2)]
+    numbers = (int(batch[0]) for batch in feeds.with_server(True, Large(), None))
+    taken = [next(numbers), next(numbers)]
     made_by = [process.pid for process in shard_processes(feeds.servers[0])]
     time.sleep(8)  # the rank does other work meanwhile
-    taken += [int(batch[0]) for batch in itertools.islice(batches, 8)]
+    taken += itertools.islice(numbers, 8)
     assert [process.pid for process in shard_processes(feeds.servers[0])] == made_by
-    assert taken + [int(batch[0]) for batch in batches] == list(range(12))
+    assert taken + list(numbers) == list(range(12))
 
 
 def test_nothing_is_left_running_when_an_iteration_is_broken_off(feeds):
-    address = feeds.serve(1, Lines((90, 90)), 2)
-    loader = feeds.loader([address], Lines((90, 90)), 2, shards=2)
+    loader = feeds.with_server(True, Lines((90, 90)), 2, shards=2)
     for _ in zip(range(3), loader, strict=False):
         pass
     wait_for(lambda: not shard_processes(feeds.servers[0]), "the end of the shards' processes")
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("feed shard")]
-    assert collections.Counter(indices([plain(batch) for batch in loader])).most_common(1)[0][1] == 1
+    assert collections.Counter(lines_in(batches(loader))).most_common(1)[0][1] == 1

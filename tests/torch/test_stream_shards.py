@@ -13,8 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.data import IterableDataset, get_worker_info
 
-from tests.torch.draws import BOTH
-from tests.torch.lines import Lines, all_lines, indices, plain
+from tests.torch.draws import BOTH, Lines, all_lines, batches, lines_in
 
 
 def test_servers_make_the_batches_of_local_mode_epoch_after_epoch(feeds):
@@ -22,10 +21,10 @@ def test_servers_make_the_batches_of_local_mode_epoch_after_epoch(feeds):
     expected = None
     for addresses in ([], two[:1], two):
         loader = feeds.loader(addresses, Lines(), 4, shards=3, seed=5, num_workers=1)
-        found = [[plain(batch) for batch in loader] for _ in range(2)]
+        found = [batches(loader) for _ in range(2)]
         expected = expected or found
         assert found == expected
-    assert [indices(epoch) for epoch in expected] == [all_lines(Lines().lengths)] * 2
+    assert [lines_in(epoch) for epoch in expected] == [all_lines(Lines().lengths)] * 2
     assert expected[0] != expected[1] and {each for batch in expected[1] for each in batch[3]} == {1}
 
 
@@ -46,7 +45,7 @@ class Uneven(Lines):
     def __iter__(self):
         number = get_worker_info().id
         for line in range(self.lengths[number]):
-            yield {"index": number * 100 + line, "draws": torch.rand(2), "numpy": random.random(), "epoch": self.epoch}
+            yield {"index": number * 100 + line, "torch": torch.rand(2), "numpy": random.random(), "epoch": self.epoch}
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
@@ -58,7 +57,7 @@ def test_any_servers_and_ranks_give_each_sample_once_and_resume_at_any_step_on_a
     options = {"shards": len(lengths), "seed": 3, "num_workers": 1}
     whole, _ = ranks(addresses, world, Uneven(lengths), 2, **options)
     assert len({len(rank) for rank in whole}) == 1, "all ranks make the same number of steps"
-    assert indices(unpadded(whole)) == all_lines(lengths)
+    assert lines_in(unpadded(whole)) == all_lines(lengths)
     stop = data.draw(st.integers(1, len(whole[0])))
     first, states = ranks(addresses, world, Uneven(lengths), 2, most=stop, **options)
     assert first == [rank[:stop] for rank in whole]
@@ -80,7 +79,7 @@ def unpadded(of_ranks):
 
 def test_without_drop_last_a_rank_that_has_ended_takes_its_last_batch_again_and_with_it_all_stop(ranks):
     padded, _ = ranks([], 2, Lines((6, 2)), 2, shards=2, seed=1, drop_last=False)
-    assert [len(rank) for rank in padded] == [3, 3] and indices(unpadded(padded)) == all_lines((6, 2))
+    assert [len(rank) for rank in padded] == [3, 3] and lines_in(unpadded(padded)) == all_lines((6, 2))
     dropped, _ = ranks([], 2, Lines((6, 2)), 2, shards=2, seed=1, drop_last=True)
     assert [len(rank) for rank in dropped] == [1, 1]
 
@@ -88,21 +87,6 @@ def test_without_drop_last_a_rank_that_has_ended_takes_its_last_batch_again_and_
 def test_a_rank_without_a_batch_is_told_so(ranks):
     with pytest.raises((InputError, DeadlineError), match=r"got no batch: .*write at least as many|1 of 2 ranks"):
         ranks([], 2, Lines((6,)), 2, shards=2, seed=1, stall_timeout_s=4)
-
-
-@pytest.mark.parametrize(
-    "options, message",
-    [
-        ({"shards": 1}, "1 shards cannot be shared by 2 ranks"),
-        ({"shards": -1}, "expected 1 to"),
-        ({"on_error": "skip"}, "needs a map-style dataset"),
-    ],
-)
-def test_wrong_arguments_are_refused(feeds, options, message):
-    with pytest.raises(InputError, match=message):
-        feeds.loader([], Lines(), 2, world=2, **options)
-    with pytest.raises(InputError, match="shards is for an IterableDataset"):
-        feeds.loader([], [1, 2, 3], 2, shards=2)
 
 
 @pytest.mark.parametrize("module", ["streaming.base.dataset", "litdata.streaming.dataset"])
@@ -123,8 +107,8 @@ def test_within_an_epoch_batches_keep_their_size(feeds):
 def test_a_rank_says_how_many_samples_a_batch_has(feeds):
     # A script's `batch_size // world_size()` is another number on a feed server.
     address = feeds.serve(1, Lines(), 8, seed=1, shards=2, drop_last=True)
-    remote = [plain(batch) for batch in feeds.loader([address], Lines(), 4, seed=1, shards=2)]
-    assert remote == [plain(batch) for batch in feeds.loader([], Lines(), 4, seed=1, shards=2)]
+    remote = batches(feeds.loader([address], Lines(), 4, seed=1, shards=2))
+    assert remote == batches(feeds.loader([], Lines(), 4, seed=1, shards=2))
     assert len(remote) >= sum(Lines().lengths) // 4
 
 
@@ -166,14 +150,14 @@ class Resuming(Lines):
         number = get_worker_info().id
         while self.at < self.lengths[number]:
             self.at += 1
-            yield {"index": number * 100 + self.at - 1, "draws": torch.zeros(2), "numpy": 0.0, "epoch": self.at}
+            yield {"index": number * 100 + self.at - 1, "torch": torch.zeros(2), "numpy": 0.0, "epoch": self.at}
 
 
 @BOTH
 def test_a_resume_uses_the_state_that_the_dataset_has_itself(feeds, remote):
     lengths, options = (9, 7), {"shards": 2, "num_workers": 1}
     addresses = [feeds.serve(1, Resuming(lengths), 2)] if remote else []
-    whole = [plain(batch) for batch in feeds.loader(addresses, Resuming(lengths), 2, **options)]
+    whole = batches(feeds.loader(addresses, Resuming(lengths), 2, **options))
     loader = feeds.loader(addresses, Resuming(lengths), 2, **options)
     taken = iter(loader)
     for _ in range(4):
@@ -183,7 +167,7 @@ def test_a_resume_uses_the_state_that_the_dataset_has_itself(feeds, remote):
     assert state["states"] == {"0": {"at": 4}, "1": {"at": 4}}
     resumed = feeds.loader(addresses, Resuming(lengths), 2, **options)
     resumed.load_state_dict(state)
-    assert [plain(batch) for batch in resumed] == whole[4:]
+    assert batches(resumed) == whole[4:]
     state["states"]["0"] = {"at": 8}  # the dataset's own state decides
     resumed.load_state_dict(state)
     assert next(iter(resumed))["index"].tolist() == [8]
@@ -198,10 +182,9 @@ class Whole(IterableDataset):
 
 @BOTH
 def test_a_dataset_that_does_not_say_how_it_is_shared_is_refused(feeds, remote):
-    addresses = [feeds.serve(1, Whole(), 5)] if remote else []
-    assert [batch.tolist() for batch in feeds.loader(addresses, Whole(), 5)] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+    assert [batch.tolist() for batch in feeds.with_server(remote, Whole(), 5)] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
     with pytest.raises((SampleError, InputError), match=r"Whole does not ask which shard it is.*get_worker_info"):
-        list(feeds.loader(addresses, Whole(), 5, shards=2))
+        list(feeds.with_server(remote, Whole(), 5, shards=2))
 
 
 class Range(IterableDataset):
@@ -222,9 +205,7 @@ def share(worker):
 
 @BOTH
 def test_a_worker_init_fn_may_share_the_samples(feeds, remote):
-    options = {"num_workers": 3, "worker_init_fn": share}
-    addresses = [feeds.serve(1, Range(0, 20), 4, **options)] if remote else []
-    loader = feeds.loader(addresses, Range(0, 20), 4, **options)
+    loader = feeds.with_server(remote, Range(0, 20), 4, num_workers=3, worker_init_fn=share)
     for _ in range(2):
         assert sorted(int(each) for batch in loader for each in batch) == list(range(20))
 
@@ -235,9 +216,9 @@ class ByRank(IterableDataset):
     def __iter__(self):
         info, rank, world = get_worker_info(), int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         for number in range(rank * info.num_workers + info.id, 24, world * info.num_workers):
-            yield {"index": number, "draws": torch.rand(2), "numpy": 0.0, "epoch": 0}
+            yield {"index": number, "torch": torch.rand(2), "numpy": 0.0, "epoch": 0}
 
 
 def test_a_dataset_that_shares_by_rank_as_well_loses_nothing(ranks):
     (first, second), _ = ranks([], 2, ByRank(), 3, num_workers=2)
-    assert indices(first + second) == list(range(24))
+    assert lines_in(first + second) == list(range(24))

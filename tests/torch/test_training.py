@@ -2,19 +2,18 @@
 
 import io
 import json
-import multiprocessing
-import os
 import random
 import time
 
 import headrace.torch
 import numpy as np
 import pytest
-import torch
+import torch._dynamo  # each forked rank that makes an optimizer would import it
 from headrace.errors import InputError
 from headrace.torch.training import samples_of
 from headrace.training import meter
 
+from tests.torch.connected_ranks import in_ranks
 from tests.torch.fresh import forget_loaders
 
 
@@ -28,7 +27,7 @@ def begin(tmp_path, monkeypatch):
         model = torch.nn.Linear(1, 1)
         optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
         data = torch.utils.data.TensorDataset(torch.arange(float(size))[:, None])
-        loader = headrace.torch.DataLoader(data, 8, shuffle=True, **options)
+        loader = headrace.torch.DataLoader(data, **({"batch_size": 8, "shuffle": True} | options))
         return headrace.torch.Training(model, optimizer, loader, 1, headrace.torch.Checkpoint("kept"))
 
     return made
@@ -50,11 +49,15 @@ def seen_in(training, epochs, steps=None):
     return found
 
 
-def test_a_training_resumes_with_the_epoch_after_the_newest_checkpoint(begin):
-    first = seen_in(begin(), 2)
-    assert [sorted(each) for each in first.values()] == [list(range(40))] * 2 and first[0] != first[1]
-    again = seen_in(begin(), 3)
-    assert list(again) == [2]
+def report_in(folder):
+    return json.loads((folder / "output" / "trainer.json").read_text())
+
+
+@pytest.mark.parametrize(("steps", "samples"), [(None, 40), (2, 16)], ids=["whole epochs", "the script ends them"])
+def test_a_training_resumes_with_the_epoch_after_the_newest_checkpoint(begin, steps, samples):
+    first = seen_in(begin(), 2, steps)
+    assert [len(set(each)) for each in first.values()] == [samples] * 2 and first[0] != first[1]
+    assert list(seen_in(begin(), 3)) == [2]
 
 
 @pytest.mark.usefixtures("begin")
@@ -68,7 +71,7 @@ def test_the_report_covers_a_training_that_stopped_early_and_the_next_one(tmp_pa
             training.end_epoch(loss=float(epochs))
             if epoch == 1:
                 break
-    report = json.loads((tmp_path / "output" / "trainer.json").read_text())
+    report = report_in(tmp_path)
     assert (report["steps"], report["epochs"], report["final_metrics"]) == (8, 4, {"loss": 3.0})
 
 
@@ -87,16 +90,13 @@ def test_a_long_epoch_has_checkpoints_and_resumes_there_after_a_crash(begin, tmp
     assert sorted(seen) == list(range(40))
 
 
-def test_an_epoch_that_the_script_ends_early_is_over(begin):
-    assert [len(each) for each in seen_in(begin(), 2, steps=2).values()] == [16, 16]
-    assert list(seen_in(begin(), 3)) == [2]
-
-
-def test_the_report_has_steps_epochs_metrics_and_the_input_bound_share(begin, tmp_path):
+def test_the_report_has_steps_epochs_metrics_and_an_input_bound_share_estimated_from_the_waits(begin, tmp_path):
     seen_in(begin(), 2)
-    report = json.loads((tmp_path / "output" / "trainer.json").read_text())
+    report = report_in(tmp_path)
     assert (report["steps"], report["epochs"], report["final_metrics"]) == (10, 2, {"loss": 1.0})
     assert 0 <= report["input_bound_share"] <= 1 and report["samples_per_s"] > 0
+    assert report["ideal_step_from"] == "waits" and report["ideal_step_time_error_ms"] == 0
+    assert sum(report["step_parts_ms"].values()) == pytest.approx(report["step_time_ms"]["mean"], abs=0.01)
     assert any((tmp_path / "output" / "tensorboard").iterdir())
 
 
@@ -105,9 +105,7 @@ def test_a_sampler_that_says_too_short_a_length_is_not_counted_on(begin, capfd):
         def __len__(self):
             return 8
 
-    training = begin()
-    data = training._loader.dataset
-    training._loader = headrace.torch.DataLoader(data, 8, sampler=Longer(data))
+    training = begin(shuffle=None, sampler=Longer(range(40)))
     for _ in training.epochs(1):
         assert len(list(training.steps(5))) == 5
     assert "total_steps=5" in capfd.readouterr().out
@@ -142,7 +140,7 @@ def test_the_steps_of_an_epoch_include_those_before_a_resume(begin, tmp_path):
     again._meter.begin()
     assert len(list(again.steps(4))) == 1
     again.end_epoch()
-    report = json.loads((tmp_path / "output" / "trainer.json").read_text())
+    report = report_in(tmp_path)
     assert (report["steps"], report["steps_per_epoch"]) == (1, 4)
 
 
@@ -182,14 +180,10 @@ def test_a_training_on_a_stream_resumes_from_a_stop_at_an_epochs_last_step():
     assert [len(list(training.steps())) for _ in training.epochs(2)] == [0, 2]
 
 
-def test_the_report_counts_the_samples_in_the_batches_of_a_batch_sampler(tmp_path, monkeypatch):
-    monkeypatch.setenv("HEADRACE_OUTPUT_DIR", str(tmp_path))
-    model = torch.nn.Linear(1, 1)
-    data = torch.utils.data.TensorDataset(torch.arange(24.0)[:, None])
-    batches = torch.utils.data.BatchSampler(torch.utils.data.SequentialSampler(data), 8, drop_last=False)
-    loader = headrace.torch.DataLoader(data, batch_sampler=batches)
-    seen_in(headrace.torch.Training(model, torch.optim.SGD(model.parameters(), 0.1), loader), 1)
-    report = json.loads((tmp_path / "trainer.json").read_text())
+def test_the_report_counts_the_samples_in_the_batches_of_a_batch_sampler(begin, tmp_path):
+    batches = torch.utils.data.BatchSampler(torch.utils.data.SequentialSampler(range(24)), 8, drop_last=False)
+    seen_in(begin(24, batch_size=1, shuffle=None, batch_sampler=batches), 1)
+    report = report_in(tmp_path)
     assert report["global_batch_size"] == 8 and report["sample_bytes"] == 4
 
 
@@ -267,21 +261,12 @@ def test_training_is_the_same_to_the_last_bit_whether_the_ideal_step_is_measured
     assert trained(True, OPTIMIZERS[name]) == trained(False, OPTIMIZERS[name])
 
 
+@pytest.mark.usefixtures("begin")
 def test_two_ranks_measure_together_and_train_the_same_as_without(tmp_path):
-    ranks = [(rank, str(tmp_path)) for rank in range(2)]
-    with multiprocessing.get_context("spawn").Pool(2) as pool:
-        assert pool.starmap_async(of_a_rank, ranks).get(120) == [True, True]
+    def same(rank):
+        return trained(True, OPTIMIZERS["adam"]) == trained(False, OPTIMIZERS["adam"])
 
-
-def of_a_rank(rank, folder):
-    """Whether one of two ranks trains the same, in a process of its own."""
-    os.chdir(folder)
-    os.environ["HEADRACE_OUTPUT_DIR"] = folder
-    store = f"file://{folder}/store"
-    torch.distributed.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
-    with_and_without = trained(True, OPTIMIZERS["adam"]), trained(False, OPTIMIZERS["adam"])
-    torch.distributed.barrier()
-    return with_and_without[0] == with_and_without[1]
+    assert in_ranks(same, tmp_path) == [True, True]
 
 
 def test_a_measured_ideal_step_is_reported_with_its_error_and_what_a_step_goes_into(begin, tmp_path):
@@ -296,20 +281,13 @@ def test_a_measured_ideal_step_is_reported_with_its_error_and_what_a_step_goes_i
         for batch in training.steps():
             step(batch)
         training.end_epoch()
-    report = json.loads((tmp_path / "output" / "trainer.json").read_text())
+    report = report_in(tmp_path)
     parts, step_ms = report["step_parts_ms"], report["step_time_ms"]["mean"]
     assert report["ideal_step_from"] == "measured" and report["ideal_step_time_error_ms"] > 0
     assert 10 <= report["ideal_step_time_ms"] <= report["step_time_ms"]["median"] * 1.01  # its upper limit
     assert parts["waiting"] >= 20 and parts["copying"] == 0
     assert sum(parts.values()) == pytest.approx(step_ms, abs=0.01)
     assert report["input_bound_share"] == pytest.approx(max(1 - report["ideal_step_time_ms"] / step_ms, 0), abs=0.05)
-
-
-def test_without_a_measurement_the_ideal_step_is_said_to_be_estimated_from_the_waits(begin, tmp_path):
-    seen_in(begin(), 1)
-    report = json.loads((tmp_path / "output" / "trainer.json").read_text())
-    assert report["ideal_step_from"] == "waits" and report["ideal_step_time_error_ms"] == 0
-    assert sum(report["step_parts_ms"].values()) == pytest.approx(report["step_time_ms"]["mean"], abs=0.01)
 
 
 class Slow:

@@ -11,8 +11,7 @@ import torch
 from torch.utils.data import get_worker_info
 
 from tests.support import wait_for
-from tests.torch.draws import BOTH, Draws, Numbers, all_of, batches
-from tests.torch.lines import Lines
+from tests.torch.draws import BOTH, Draws, Lines, Numbers, all_of
 
 
 class InATemporaryFile(Numbers):
@@ -30,8 +29,7 @@ def of_a_temporary_file():
 
 @BOTH
 def test_each_process_reads_from_its_own_place_in_an_open_file(feeds, remote):
-    addresses = [feeds.serve(3, of_a_temporary_file(), 4)] if remote else []
-    assert all_of(feeds.loader(addresses, of_a_temporary_file(), 4, num_workers=3)) == list(range(100))
+    assert all_of(feeds.with_server(remote, of_a_temporary_file(), 4, num_workers=3, processes=3)) == list(range(100))
 
 
 class OfTheMainThread(Numbers):
@@ -47,8 +45,7 @@ class OfTheMainThread(Numbers):
 @BOTH
 def test_samples_are_made_by_the_main_thread_of_a_process(feeds, tmp_path, remote):
     data = OfTheMainThread(20, path=tmp_path / "one")
-    addresses = [feeds.serve(2, data, 2)] if remote else []
-    assert all_of(feeds.loader(addresses, data, 2, num_workers=2)) == list(range(20))
+    assert all_of(feeds.with_server(remote, data, 2, num_workers=2, processes=2)) == list(range(20))
 
 
 class Drawing(Numbers):
@@ -71,16 +68,6 @@ def test_generators_that_worker_init_fn_seeds_draw_other_numbers_everywhere_and_
         loader = feeds.loader(addresses, Drawing(40), 2, rank=rank, world=2, **options)
         drawn += all_of(loader) + all_of(loader)
     assert len(set(drawn)) == len(drawn) == 80
-
-
-def test_a_second_iteration_beside_the_first_has_workers_of_its_own(feeds):
-    expected = batches(feeds.loader([], Draws(), 4, shuffle=True))
-    loader = feeds.loader([], Draws(), 4, shuffle=True, num_workers=1, persistent_workers=True)
-    look = iter(loader)
-    next(look)
-    assert len(list(loader)) == len(expected)
-    look.close()
-    assert len(list(loader)) == len(expected)
 
 
 def test_the_workers_of_a_loader_that_is_gone_end_without_a_garbage_collection(feeds):
