@@ -18,7 +18,7 @@ help:
 	@echo "make demo    train ResNet50 with and without data hosts, here, and compare"
 	@echo "make test    every test (make check first, then integration and end to end)"
 	@echo "make test-pythons   make test with each Python from 3.10 to 3.13 that is here (PYTHONS=3.12 for one)"
-	@echo "make check   lint, types, unit tests; under a minute"
+	@echo "make check   lint, types, unit tests: about a minute"
 	@echo "make faults  kill, hang and cut off real jobs, and watch what becomes of them"
 	@echo "make slurm   jobs on a real Slurm of simulated nodes; root, and Debian's slurm-wlm and munge"
 	@echo "make conformance  what we make and assume, against SageMaker's toolkit and SDKs; hostile messages; every third example"

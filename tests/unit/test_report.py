@@ -193,7 +193,8 @@ def test_what_costs_as_much_is_said_to(tmp_path, capsys):
     ],
 )
 def test_what_a_user_must_know_of_a_run_is_told_at_its_end(changes, said):
-    assert said in describe_run(summary("one", 1.0, step_time_ms={"median": 1.0}) | changes, Path("runs/one"))
+    times = {"median": 1.0, "mean": 1.0}
+    assert said in describe_run(summary("one", 1.0, step_time_ms=times) | changes, Path("runs/one"))
 
 
 def test_names_with_dollars_lines_that_no_figure_can_hold_and_a_strange_metrics_file_are_told(tmp_path, capsys):

@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from headrace.errors import InputError
@@ -79,3 +80,9 @@ def test_small_figures_keep_their_digits():
     times = {"median": 0.25, "mean": 0.25, "p90": 0.3}
     told = compare([summary("one", 0.4, step_time_ms=times, ideal_step_time_ms=0.123)])
     assert "0.25 ms" in told and "0.123" in told and re.search(r"samples/s +0\.4\b", told)
+
+
+def test_a_mean_that_is_far_above_the_median_is_named_since_the_share_is_of_it():
+    times = {"median": 5.0, "mean": 220.0, "p90": 9.0}
+    told = describe_run(summary("one", 10.0, step_time_ms=times, ideal_step_time_ms=3.6), Path("runs/one"))
+    assert "10 of 5 ms (median; mean 220 ms; ideal 3.6 ms)" in told

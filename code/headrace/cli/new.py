@@ -12,7 +12,7 @@ from headrace.frameworks import DEFAULT, FRAMEWORKS
 from headrace.job.bundled import TRAINING_SCRIPTS, own_folder
 from headrace.terminal.parser import OneLineParser
 
-NEXT = """Put your dataset, model and training into {script}. Then, in {folder}:
+NEXT = """Put your dataset, model and training into {path}. In its folder:
   headrace run{flag} --num_of_data_instances 1 --hyperparameter model=small_cnn   run it here
   headrace submit{flag} --dry_run                the request to SageMaker"""
 LINT = """
@@ -36,5 +36,5 @@ def main(argv: Sequence[str]) -> int:
         raise InputError(f"cannot write to {folder}: {error.strerror or error}") from error
     text = NEXT + LINT if FRAMEWORKS[given.framework].has_lint else NEXT
     flag = "" if given.framework == DEFAULT.name else f" --framework {given.framework}"
-    print(text.format(folder=folder, script=name, flag=flag), file=sys.stderr)
+    print(text.format(path=folder / name, script=name, flag=flag), file=sys.stderr)
     return 0

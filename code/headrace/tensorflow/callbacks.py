@@ -26,7 +26,7 @@ class Measure(StepCallback):
     """Measures training steps. Give it to `fit` on every rank, after the broadcast callback; rank 0 writes the figures.
 
     Before training it measures the ideal step time. During training it writes step time, samples/s over all ranks and
-    the input-bound share (1 − ideal ÷ actual step time) as log events, to `metrics.jsonl` and as TensorBoard scalars.
+    the input-bound share (1 − ideal ÷ mean step time) as log events, to `metrics.jsonl` and as TensorBoard scalars.
     At the end it writes the trainer's part of `summary.json`.
 
     Args:

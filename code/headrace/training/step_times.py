@@ -116,7 +116,7 @@ class StepTimes:
         return own_ms + of.between_ms()
 
     def input_bound_share(self, of: Sums) -> float:
-        """Return 1 − ideal ÷ actual step time; 0 if neither the ideal step nor the waiting time was measured."""
+        """Return 1 − ideal ÷ mean step time; 0 if neither the ideal step nor the waiting time was measured."""
         step_ms, ideal_ms = of.mean_ms(), self.mean_ideal_ms(of)
         return min(max(1 - ideal_ms / step_ms, 0.0), 1.0) if step_ms and ideal_ms else 0.0
 
