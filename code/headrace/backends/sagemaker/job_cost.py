@@ -1,12 +1,18 @@
-"""Compute a job's cost in dollars: what each group costs per hour, and what the whole job costs in a given time."""
+"""Compute a job's cost in dollars, show it, and ask the user to agree to it."""
 
 from __future__ import annotations
 
+import sys
+
+from headrace.errors import InputError
 from headrace.job.instances import InstanceTable
 from headrace.job.spec import JobSpec
+from headrace.terminal.display import ask
 from headrace.terminal.tables import aligned
 
 SECONDS_PER_HOUR = 3600.0
+ASKS_FROM_USD = 10.0
+"""Dollars. If a job can cost more, or its price is not known, `headrace submit` asks before it submits the job."""
 
 
 def hourly_usd(spec: JobSpec, table: InstanceTable) -> dict[str, float | None]:
@@ -45,3 +51,14 @@ def describe_cost(spec: JobSpec, table: InstanceTable, max_run_s: int, spot: boo
         )
     lines.append(f"  {table.dated}, storage not counted")
     return "\n".join(lines)
+
+
+def ask_to_agree(most_usd: float | None, max_run_s: int) -> None:
+    """Ask the user to agree to a costly job. Raise `InputError` if the answer is no, or if there is no terminal."""
+    if most_usd is not None and most_usd <= ASKS_FROM_USD:
+        return
+    cost = "has no known price" if most_usd is None else f"can cost {most_usd:.2f} USD (--max_run {max_run_s} s)"
+    if not sys.stdin.isatty():
+        raise InputError(f"this job {cost}; add --yes to submit it anyway, or choose a smaller --max_run")
+    if not ask(f"This job {cost}. Submit it? [y/N] "):
+        raise InputError("not submitted")

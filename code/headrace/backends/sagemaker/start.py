@@ -17,7 +17,7 @@ from headrace.backends.sagemaker.account import (
     role_arn_of,
 )
 from headrace.backends.sagemaker.cloud_options import CloudOptions, given_flags
-from headrace.backends.sagemaker.job_cost import cost_usd, describe_cost
+from headrace.backends.sagemaker.job_cost import ask_to_agree, cost_usd, describe_cost
 from headrace.backends.sagemaker.job_follow import Console
 from headrace.backends.sagemaker.pack import files_to_send
 from headrace.backends.sagemaker.request import build_request, checkpoint_uri
@@ -30,12 +30,10 @@ from headrace.job.instances import InstanceTable
 from headrace.job.phases import Phases
 from headrace.job.settings import MLFLOW_EXPERIMENT_VARIABLE, MLFLOW_URI_VARIABLE, PLACEHOLDER_SECRET, without_password
 from headrace.job.spec import JobSpec
-from headrace.terminal.display import Display, ask
+from headrace.terminal.display import Display
 
 PREFIX = "headrace"
 DEFAULT_RETRIES = 5
-ASKS_FROM_USD = 10.0
-"""Dollars. If a job can cost more, or its price is not known, `headrace submit` asks before it submits the job."""
 MLFLOW_VARIABLES = (MLFLOW_URI_VARIABLE, MLFLOW_EXPERIMENT_VARIABLE)
 # Values of a dry run for what only an account could tell; AWS's own examples use them too.
 PLACEHOLDER_ACCOUNT, PLACEHOLDER_REGION, PLACEHOLDER_ROLE = "123456789012", "us-east-1", "SageMakerRole"
@@ -69,7 +67,7 @@ def submit(spec: JobSpec, arguments: argparse.Namespace, table: InstanceTable) -
     options = _options(spec, arguments, region, account.role_arn(role), account.id)
     _explain(spec, options, table)
     if not arguments.yes:
-        _agree(cost_usd(spec, table, options.max_run_s), options.max_run_s)
+        ask_to_agree(cost_usd(spec, table, options.max_run_s), options.max_run_s)
     if not arguments.output_s3_uri:
         account.make_default_bucket()
     phases = Phases.of(spec)
@@ -81,17 +79,6 @@ def submit(spec: JobSpec, arguments: argparse.Namespace, table: InstanceTable) -
         return None
     with display:
         return submission.follow(created, retries, table, arguments.output_dir)
-
-
-def _agree(most_usd: float | None, max_run_s: int) -> None:
-    """Ask the user to agree to a costly job. Raise `InputError` if the answer is no, or if there is no terminal."""
-    if most_usd is not None and most_usd <= ASKS_FROM_USD:
-        return
-    cost = "has no known price" if most_usd is None else f"can cost {most_usd:.2f} USD (--max_run {max_run_s} s)"
-    if not sys.stdin.isatty():
-        raise InputError(f"this job {cost}; add --yes to submit it anyway, or choose a smaller --max_run")
-    if not ask(f"This job {cost}. Submit it? [y/N] "):
-        raise InputError("not submitted")
 
 
 def _dry_options(spec: JobSpec, arguments: argparse.Namespace) -> CloudOptions:
