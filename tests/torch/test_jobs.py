@@ -32,31 +32,40 @@ def losses_of(run):
     return [record["loss"] for record in map(json.loads, lines) if "loss" in record]
 
 
-def run_everywhere(tmp_path, *flags):
-    """Run a job without data hosts, and with two, one of which loses its feed server in training; return both runs."""
-    held = tmp_path / "held"
-    flags = [TORCH, *flags, f"--hyperparameter=held={held}", "--hyperparameter=log_every=1"]
-    local = run_job(tmp_path, *flags, "--no-is_hetero")
-    held.touch()
-    job = Victim(*start(tmp_path, *flags, "--num_of_data_instances=2", "--local_workers=off"))
-    job.wait_for_steps()
-    kill(job, "algo-2", FEED)
-    held.unlink()
-    runs = local, finish(job.process, job.folder)
-    for run in runs:
-        assert run.code == 0, run.output[-4000:]
-    return runs
+def run_case(name, tmp_path, *flags):
+    """Run a job that succeeds. If its name says "loses its feed server", kill algo-2's feed server during training."""
+    beside = [] if "--no-is_hetero" in flags else ["--local_workers=off"]
+    held, loses = tmp_path / "held", "loses its feed server" in name
+    if loses:
+        held.touch()
+    process, folder = start(tmp_path, *flags, *beside, f"--hyperparameter=held={held}", "--hyperparameter=log_every=1")
+    if loses:
+        job = Victim(process, folder)
+        job.wait_for_steps()
+        kill(job, "algo-2", FEED)
+        held.unlink()
+    run = finish(process, folder)
+    assert run.code == 0, run.output[-4000:]
+    return run
 
 
-def test_training_is_the_same_to_the_last_bit_with_data_hosts_and_without(tmp_path, source, digits):
-    flags = [f"--source_dir={source}", "--training_script=check_torch.py", "--hyperparameter=model=small_cnn"]
-    found = []
-    for run in run_everywhere(tmp_path, *flags, f"--channel=training={digits}", "--epochs=2"):
+def test_training_is_the_same_to_the_last_bit_with_any_data_hosts_and_without(tmp_path, source, digits):
+    flags = [TORCH, f"--source_dir={source}", "--training_script=check_torch.py", "--hyperparameter=model=small_cnn"]
+    flags += [f"--channel=training={digits}", "--epochs=2"]
+    cases = {
+        "one data host": ["--num_of_data_instances=1"],
+        "two data hosts, one loses its feed server": ["--num_of_data_instances=2"],
+        "none": ["--no-is_hetero"],
+    }
+    found = {}
+    for name, hosts in cases.items():
+        run = run_case(name, tmp_path, *flags, *hosts)
         weights = weights_of(run)
         assert set(weights) == {"0", "1"} and len(set(weights.values())) == 1, weights
         assert run.summary["world_size"] == 2 and run.summary["steps"] == 2 * 22
-        found.append((weights["0"], losses_of(run)))
-    assert found[0] == found[1]
+        found[name] = (weights["0"], losses_of(run))
+    assert len({weights for weights, _ in found.values()}) == 1, found
+    assert len({tuple(losses) for _, losses in found.values()}) == 1
 
 
 def test_lines_of_files_are_shared_exactly_and_train_the_same_model_on_any_hosts(tmp_path, source):
@@ -65,9 +74,15 @@ def test_lines_of_files_are_shared_exactly_and_train_the_same_model_on_any_hosts
     for number in range(5):
         lines = range(100 * number, 100 * number + 12 + 5 * number)
         (folder / f"{number}.txt").write_text("".join(f"{line}\n" for line in lines))
-    flags = [f"--source_dir={source}", "--training_script=lines.py", f"--channel=training={folder}"]
-    found = []
-    for run in run_everywhere(tmp_path, *flags):
+    flags = [TORCH, f"--source_dir={source}", "--training_script=lines.py"]
+    flags += [f"--channel=training={folder}"]
+    cases = {
+        "local": ["--no-is_hetero"],
+        "two data hosts, one loses its feed server": ["--num_of_data_instances=2"],
+    }
+    found = {}
+    for name, hosts in cases.items():
+        run = run_case(name, tmp_path, *flags, *hosts)
         seen = re.findall(r"rank \d epoch (\d): (\d+) steps, (\[.*\])", run.output)
         assert len({(epoch, steps) for epoch, steps, _ in seen}) == 2, "ranks make the same number of steps"
         for epoch in "01":
@@ -75,8 +90,8 @@ def test_lines_of_files_are_shared_exactly_and_train_the_same_model_on_any_hosts
             assert taken == [100 * number + line for number in range(5) for line in range(12 + 5 * number)]
         weights = re.findall(r"rank \d: weights (\w+)", run.output)
         assert len(weights) == 2 and len(set(weights)) == 1
-        found.append((weights[0], losses_of(run)))
-    assert found[0] == found[1]
+        found[name] = weights[0], losses_of(run)
+    assert len({repr(each) for each in found.values()}) == 1, found
 
 
 @pytest.fixture(scope="module")
