@@ -129,7 +129,7 @@ def batch_size(stage: Stage) -> int:
 
 
 def flow(stage: Stage, start: Start, through: Collection[str], consumers: list[Consumer]) -> list[bool]:
-    """Mark chosen tensors and those made from them, up to a stage. Return which components of the stage's elements are.
+    """Mark chosen tensors, and those made from them, up to a stage. Return which components of the stage are marked.
 
     Args:
         start: returns True for a chosen tensor, such as a decoded JPEG.

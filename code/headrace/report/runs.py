@@ -174,7 +174,7 @@ def describe_run(summary: Mapping[str, Any], folder: Path, trains: bool = True) 
         ideal = f"ideal {rounded(ideal_ms)} ms" if ideal_ms else "ideal not measured"
         waiting = "" if share is None else f", {share:.0%} of the time waiting for data"
         speed = f"{rounded(summary['samples_per_s'])} samples/s"
-        mean_ms = summary["step_time_ms"]["mean"]  # the share is of this, and a few long waits make it long
+        mean_ms = summary["step_time_ms"]["mean"]  # a few long waits raise it, and with it the share
         ideal = f"mean {rounded(mean_ms)} ms; {ideal}" if mean_ms > 1.1 * step_ms else ideal
         lines.append(f"  steps        {summary['steps']} of {rounded(step_ms)} ms (median; {ideal}), {speed}{waiting}")
         lines.append(f"  first step   after {summary['time_to_first_step_s']:.1f} s")

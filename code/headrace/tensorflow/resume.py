@@ -261,7 +261,7 @@ class Shards(TaggedDataset):
 
 
 def _without(dataset: tf.data.Dataset, numbers: NDArray[Any]) -> tf.data.Dataset:
-    """Drop each position that is in the sorted `numbers`, or each `(tag, element)` whose tag is."""
+    """Drop from a dataset each position that is in the sorted `numbers`, or each `(tag, element)` whose tag is."""
     if not len(numbers):
         return dataset
     left_out = tf.constant(numbers, tf.int64)
