@@ -54,6 +54,7 @@ def test_training_is_the_same_to_the_last_bit_with_any_data_hosts_and_without(tm
     flags += [f"--channel=training={digits}", "--epochs=2"]
     cases = {
         "one data host": ["--num_of_data_instances=1"],
+        "three data hosts": ["--num_of_data_instances=3"],
         "two data hosts, one loses its feed server": ["--num_of_data_instances=2"],
         "none": ["--no-is_hetero"],
     }
