@@ -120,7 +120,7 @@ def copy_of_code(tmp_path):
 def test_training_begins_once_horovod_is_installed(tmp_path):
     source = copy_of_code(tmp_path)
     (source / "launcher.py").write_text(
-        "import importlib.util, headrace.frameworks.tensorflow_jobs as jobs\n"
+        "import importlib.util, headrace.frameworks.horovod as jobs\n"
         "jobs.find_spec = lambda name: None if name == 'horovod' else importlib.util.find_spec(name)\n"
         "from headrace.host.main import entry_point\n"
         "entry_point(__file__)\n"

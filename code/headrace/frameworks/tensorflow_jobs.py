@@ -1,24 +1,14 @@
-"""The `Framework` object of TensorFlow, Keras and Horovod: all that the other packages know of these libraries."""
+"""The `Framework` object of TensorFlow and Keras: all that the other packages know of them. Horovod is beside it."""
 
 from __future__ import annotations
 
-import atexit
 import os
 import re
-import sys
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
 
-from headrace.frameworks.framework import Framework, Installer, RankFacts, Said, StallWords
+from headrace.frameworks import horovod
+from headrace.frameworks.framework import Framework, RankFacts, Said
 
-WHEELS_VARIABLE = "HEADRACE_WHEELS"
-"""Variable with the S3 folder that holds the Horovod recipe and the wheels that hosts have built for later jobs."""
-RECIPE = "third_party/horovod"
-CYCLE_TIME_VARIABLE, CYCLE_TIME_OF_ONE_RANK_MS = "HOROVOD_CYCLE_TIME", 5
-_SHUT_DOWN = "Horovod has been shut down"
-"""Text in the error that Horovod raises on a rank because another rank has ended."""
 _ADVICE = {
     "The dataset length is unknown.": "take len() of the dataset before data.distribute, and divide it by hvd.size()",
     "has no attribute 'ref'": "Horovod's own Keras module does not know Keras 3: "
@@ -34,18 +24,7 @@ _ABOUT_THE_NODE = re.compile(
 
 
 def _rank_environ(facts: RankFacts) -> dict[str, str]:
-    found = {
-        "KERAS_BACKEND": "tensorflow",
-        # Horovod names the ranks that an allreduce waits for. It must do so before the stall watchdog acts, and takes
-        # up to three of these periods: one to begin, one to forget what it had cached. Its own default is 60.
-        "HOROVOD_STALL_CHECK_TIME_SECONDS": str(min(max(int(facts.stall_timeout_s / 5), 1), 60)),
-        # The second line of defence: Horovod ends the ranks itself if nobody else does.
-        "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(int(facts.stall_timeout_s * 2) + 60),
-    }
-    if facts.world_size == 1 and CYCLE_TIME_VARIABLE not in facts.environ:
-        # One rank has no peer to reduce with, so Horovod's thread need not look for work each millisecond, its default.
-        found[CYCLE_TIME_VARIABLE] = str(CYCLE_TIME_OF_ONE_RANK_MS)
-    return found
+    return {"KERAS_BACKEND": "tensorflow"} | horovod.rank_environ(facts)
 
 
 def _process_environ(environ: Mapping[str, str]) -> dict[str, str]:
@@ -72,33 +51,6 @@ def _advice(_: BaseException, said: str) -> str:
     return next((advice for text, advice in _ADVICE.items() if text in said), "")
 
 
-def _lost_peer(_: BaseException, text: str) -> bool:
-    return _SHUT_DOWN in text
-
-
-def _lacks_horovod(source_dir: Path, environ: Mapping[str, str]) -> bool:
-    """Return whether Horovod is missing and can be installed."""
-    has_recipe = (source_dir / RECIPE / "build.py").is_file() or bool(environ.get(WHEELS_VARIABLE))
-    return has_recipe and find_spec("horovod") is None
-
-
-def _horovod() -> Any:
-    """Return Horovod if the script has started it, else None."""
-    module = sys.modules.get("horovod.tensorflow.mpi_ops")
-    return module if module is not None and module.is_initialized() else None
-
-
-def _after_script() -> None:
-    """Remove Horovod's exit handler, which would end MPI before other exit handlers run. `_leave` ends MPI instead."""
-    if horovod := _horovod():
-        atexit.unregister(horovod.shutdown)
-
-
-def _leave() -> None:
-    if horovod := _horovod():
-        horovod.shutdown()
-
-
 TENSORFLOW = Framework(
     name="tensorflow",
     title="TensorFlow",
@@ -112,23 +64,16 @@ TENSORFLOW = Framework(
     measured_by="callbacks.Measure",
     rank_environ=_rank_environ,
     what_is_said=_what_is_said,
-    lost_peer=_lost_peer,
+    lost_peer=horovod.lost_peer,
     has_lint=True,
-    installer=Installer("Horovod", "headrace.tensorflow.install_horovod", _lacks_horovod),
-    recipe=RECIPE,
+    installer=horovod.INSTALLER,
+    recipe=horovod.RECIPE,
     process_environ=_process_environ,
     trains_in_threads=True,
     # Printed at the start of every process, before its own log level can be set.
     noise=r"All log messages before absl::InitializeLog|oneDNN custom operations are on",
-    stall_words=StallWords(  # of Horovod 0.28's stall inspector
-        "Horovod",
-        re.compile(
-            r"stall_inspector|One or more tensors were submitted|^Stalled ops:"
-            r"|^Missing ranks:|waiting for remainder of ranks"
-        ),
-        re.compile(r"^(?P<rank>\d+)!?: \[(?P<first>[^\s,\]]*)"),
-    ),
+    stall_words=horovod.STALL_WORDS,
     advice=_advice,
-    after_script=_after_script,
-    leave=_leave,
+    after_script=horovod.after_script,
+    leave=horovod.leave,
 )

@@ -16,10 +16,10 @@ from typing import Any
 from headrace.cluster.addresses import ENDPOINTS_VARIABLE, Endpoint, read_endpoints
 from headrace.errors import InputError
 from headrace.frameworks import DEFAULT, FRAMEWORKS
+from headrace.frameworks.horovod import WHEELS_VARIABLE as WHEELS_VARIABLE
 from headrace.frameworks.pytorch_jobs import FEEDS_VARIABLE as FEEDS_VARIABLE
 from headrace.frameworks.pytorch_jobs import MASTER_VARIABLE as MASTER_VARIABLE
 from headrace.frameworks.pytorch_jobs import STALL_TIMEOUT_VARIABLE as STALL_TIMEOUT_VARIABLE
-from headrace.frameworks.tensorflow_jobs import WHEELS_VARIABLE as WHEELS_VARIABLE
 from headrace.job.mpi_options import split_mpi_options
 from headrace.terminal.parser import OneLineParser
 

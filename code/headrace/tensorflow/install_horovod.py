@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from headrace.errors import SetupError
-from headrace.frameworks.tensorflow_jobs import RECIPE, WHEELS_VARIABLE
+from headrace.frameworks.horovod import RECIPE, WHEELS_VARIABLE
 from headrace.job.artifact_cache import Store, open_store
 
 RECIPE_ARCHIVE = "recipe.tar.gz"
