@@ -53,16 +53,13 @@ def list_runs(argv: Sequence[str]) -> int:
     folder: Path = parser.parse_args(argv).folder
     if not folder.is_dir():
         raise InputError(f"{folder}: no such folder; `headrace run` makes it, or give the --output_dir of your runs")
-    found = sorted(filter(_is_run, folder.iterdir()), key=_ended_at, reverse=True)
+    folders = (each for each in folder.iterdir() if RunPaths(each).summary.is_file() or any(each.glob("algo-*")))
+    found = sorted(folders, key=_ended_at, reverse=True)
     if not found:
         print(f"no runs in {folder}")
         return 0
     print(as_table([HEAD, *((run.name, *_cells(run)) for run in found)]))
     return 0
-
-
-def _is_run(folder: Path) -> bool:
-    return RunPaths(folder).summary.is_file() or any(folder.glob("algo-*"))
 
 
 def _ended_at(run: Path) -> float:

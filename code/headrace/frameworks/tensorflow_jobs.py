@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from headrace.frameworks import horovod
 from headrace.frameworks.framework import Framework, RankFacts, Said
@@ -25,10 +25,6 @@ _ABOUT_THE_NODE = re.compile(
 
 def _rank_environ(facts: RankFacts) -> dict[str, str]:
     return {"KERAS_BACKEND": "tensorflow"} | horovod.rank_environ(facts)
-
-
-def _process_environ(environ: Mapping[str, str]) -> dict[str, str]:
-    return {"TF_CPP_MIN_LOG_LEVEL": environ.get("TF_CPP_MIN_LOG_LEVEL", "2")}
 
 
 def _what_is_said(lines: Sequence[str]) -> Said | None:
@@ -68,7 +64,7 @@ TENSORFLOW = Framework(
     has_lint=True,
     installer=horovod.INSTALLER,
     recipe=horovod.RECIPE,
-    process_environ=_process_environ,
+    process_environ=lambda environ: {"TF_CPP_MIN_LOG_LEVEL": environ.get("TF_CPP_MIN_LOG_LEVEL", "2")},
     trains_in_threads=True,
     # Printed at the start of every process, before its own log level can be set.
     noise=r"All log messages before absl::InitializeLog|oneDNN custom operations are on",

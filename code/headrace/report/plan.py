@@ -78,11 +78,12 @@ def main(argv: Sequence[str], find: Find = lambda run, _: run) -> int:
 def told(name: str, run: Measured, advice: Advice, prices: str) -> str:
     """Return the plan as text."""
     work, own = run.work, run.step_s
+    on_wire = f"{work.sample_bytes / 1000:,.1f} kB" if work.sample_bytes else "not known"
     lines = [
         f"{name}: {work.batch} samples a step, {own * 1000:.1f} ms a step, ideal {work.ideal_step_s * 1000:.1f} ms: "
         f"{max(1 - work.ideal_step_s / own, 0):.0%} of the time waiting for data",
         f"  to make a sample: {work.make_cpu_s * 1e3:.3f} ms of one CPU; the model's own work on it: "
-        f"{work.compute_cpu_s * 1e3:.3f} ms; on the wire: {_bytes(work.sample_bytes)}",
+        f"{work.compute_cpu_s * 1e3:.3f} ms; on the wire: {on_wire}",
     ]
     if run.own_step_s:
         lines.append(f"  check: the plan's formulas predict {run.own_step_s * 1000:.1f} ms a step for this run")
@@ -148,10 +149,6 @@ def _row(option: Option, advice: Advice, epoch: float) -> list[str]:
         f"{option.input_bound_share:.0%}", option.prediction.limit, f"{option.samples_per_s:,.0f}",
         usd(option.usd_per_hour), usd(option.usd_per_million), usd(cost),
     ]  # fmt: skip
-
-
-def _bytes(value: float) -> str:
-    return f"{value / 1000:,.1f} kB" if value else "not known"
 
 
 def _as_json(run: Measured, advice: Advice, found: Sequence[Option]) -> dict[str, Any]:

@@ -70,18 +70,13 @@ def _add(timeline: Timeline, record: Mapping[str, Any], at: float) -> None:
     elif record.get("event"):
         timeline.incidents.append((at, str(record.get("what", record["event"]))))
     elif "groups" in record:
-        _add_utilization(timeline, at, record["groups"])
+        for group, figures in record["groups"].items():
+            for kind in ("cpu", "gpu"):
+                if isinstance(value := figures.get(f"{kind}_utilization"), (int, float)):
+                    _append(timeline.utilization, f"{kind.upper()} {group}", at, float(value))
     elif "workers" in record:
         for name, figures in record["workers"].items():
             _append(timeline.delivered, str(name), at, float(figures["batches_per_s"]))
-
-
-def _add_utilization(timeline: Timeline, at: float, groups: Mapping[str, Any]) -> None:
-    for group, figures in groups.items():
-        for kind in ("cpu", "gpu"):
-            value = figures.get(f"{kind}_utilization")
-            if isinstance(value, (int, float)):
-                _append(timeline.utilization, f"{kind.upper()} {group}", at, float(value))
 
 
 def _append(curves: dict[str, Series], name: str, at: float, value: float) -> None:
