@@ -38,7 +38,7 @@ BENCHMARKS = {
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"any of {', '.join(BENCHMARKS)}; default: all")
-    parser.add_argument("--repeats", type=int, default=REPEATS, help="runs that medians are taken over")
+    parser.add_argument("--repeats", type=int, default=REPEATS, help="number of runs; results are medians over runs")
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(BENCHMARKS):
         parser.error(f"unknown benchmark {', '.join(sorted(unknown))}; expected any of {', '.join(BENCHMARKS)}")

@@ -3,8 +3,9 @@
     python -m bench.faults [--runs 100] [--seed 0] [--framework pytorch]     (pytorch: with .venv-torch's Python)
 
 Each run is a job of two data hosts and a dnn host with two ranks. At a random moment one process or host is killed,
-suspended or cut off. Writes bench/out/faults.json (torch_faults.json) and prints a table of seconds from the fault: to
-the end of all hosts if the fault ends the job, else to the twentieth step after it. Without a fault, 20 steps take 1 s.
+suspended or cut off. Writes bench/out/faults.json (torch_faults.json) and prints a table of seconds. If the fault ends
+the job, the seconds count from the fault until all hosts have ended. Else they count from the fault until the twentieth
+step after the fault. Without a fault, 20 steps take about 1 s with TensorFlow, half a second with PyTorch.
 """
 
 import argparse
@@ -24,10 +25,10 @@ from tests.support import ROOT, finish, processes_of, start
 HUNG_AFTER_S = 150
 STALL_TIMEOUT_S, STARTUP_TIMEOUT_S = 25, 40
 RECOVERED_STEP_EVENTS = 4
-"""Number of step events after which training has recovered. Each covers five steps; together they take a second."""
+"""Number of step events after which training has recovered: 20 steps, as each event covers 5."""
 OUT = Path(__file__).parent / "out"
 OUT_FILES = {"tensorflow": "faults.json", "pytorch": "torch_faults.json"}
-# For each moment: the log's text that marks it, and the most seconds from that text to the fault.
+# For each moment: the log's text that marks it, and the maximum number of seconds from that text to the fault.
 MOMENTS = {
     "start-up": ("event=topology", 6.0),
     "before the first step": ("event=training_started", 5.0),
@@ -154,7 +155,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--max_minutes", type=float, default=60.0, help="start no further run after this")
+    parser.add_argument("--max_minutes", type=float, default=60.0, help="minutes after which no new run starts")
     parser.add_argument("--framework", choices=list(STEADY), default="tensorflow")
     arguments = parser.parse_args()
     faults = faults_of(arguments.framework)

@@ -3,17 +3,22 @@
     PYTHONPATH=code:. python bench/gpu_feed.py [--steps 60] [--batch_size 128] [--own_cpus 2]
 
 Needs a GPU, torch and numpy, and nvidia-ml-py for the GPU's utilisation. The model is in channels last and bfloat16.
-Images of 224 × 224 are blurred in plain torch (bench/torch_heavy.py) and sent as bytes. In "homogeneous" the training
-process and its DataLoader's workers share `--own_cpus` processors. In "with a data host" a feed server has all others.
-The copy to the GPU is part of the step, or runs on its own stream and starts before or after the step's launches.
-"compiled" uses torch.compile with CUDA graphs. "ideal" trains on a batch that is on the GPU already.
+Images of 224 × 224 are blurred in plain torch (bench/torch_heavy.py) and sent as bytes. The cases:
 
-Only the steady state is measured. The first steps, which may use batches that were made ahead, do not count (the table
-has their number). Nothing waits for the GPU between steps. Utilisation is that of the measured steps. Writes
-bench/out/gpu_feed.json.
+"homogeneous": the training process and its DataLoader's workers share `--own_cpus` processors.
+"with a data host": the training process has the same processors. A feed server on all others makes the batches.
+"ideal": every step trains on one batch that is already on the GPU.
+"copy in the step": a batch is copied to the GPU just before its step, on the step's CUDA stream.
+"copied before the launches": the next batch is copied on a second CUDA stream. The copy starts before the program
+launches the current step's kernels.
+"copied after the launches": the next batch is copied on a second CUDA stream. The copy starts after these launches.
+"compiled": the model runs under torch.compile with CUDA graphs.
 
-Without a GPU, test the program with `--device cpu --model small --image_size 32 --batch_size 8 --steps 10`; such
-figures mean nothing.
+The first steps are not measured, since they may use batches that were made ahead. The table's column "warm-up" has the
+number of these steps. Nothing waits for the GPU between steps. Writes bench/out/gpu_feed.json.
+
+Without a GPU, test the program with `--device cpu --model small --image_size 32 --batch_size 8 --steps 10`. The
+figures of such a test mean nothing.
 """
 
 import argparse
@@ -32,9 +37,9 @@ SECRET = "gpu_feed"
 SETTLING = 5
 """Number of first steps that are not measured, because they choose kernels and capture graphs."""
 AHEAD = 8
-"""Most batches that a rank may hold."""
+"""Maximum number of batches that a rank may hold."""
 ORDERS = ("step", "before", "after")
-COPIES = {"step": "copy in the step", "before": "copied before its launches", "after": "copied after its launches"}
+COPIES = {"step": "copy in the step", "before": "copied before the launches", "after": "copied after the launches"}
 
 
 def parse(argv):
@@ -45,10 +50,10 @@ def parse(argv):
     parser.add_argument("--model", choices=["resnet50", "small"], default="resnet50")
     parser.add_argument("--own_cpus", type=int, default=2, help="processors of the training process (%(default)s)")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--made_ahead", type=int, default=0, help="batches, of one case")
-    parser.add_argument("--copy", choices=ORDERS, default="step", help="of one case")
-    parser.add_argument("--compiled", action="store_true", help="of one case")
-    parser.add_argument("--measure", choices=["loader", "feed", "ideal"], help="one case, in this process")
+    parser.add_argument("--made_ahead", type=int, default=0, help="for one case: number of batches made ahead")
+    parser.add_argument("--copy", choices=ORDERS, default="step", help="for one case")
+    parser.add_argument("--compiled", action="store_true", help="for one case")
+    parser.add_argument("--measure", choices=["loader", "feed", "ideal"], help="measure one case, in this process")
     return parser.parse_args(argv)
 
 
@@ -64,7 +69,7 @@ def network(given):
 
 
 def measure(given):
-    """Print the milliseconds of a step, the waiting and the utilisation of one case, as JSON."""
+    """Measure one case. Print a step's milliseconds, the share of waiting and the GPU's utilisation as JSON."""
     import headrace.torch
     import torch
 
@@ -77,7 +82,8 @@ def measure(given):
     options = {"pin_memory": on_gpu, "drop_last": True}
     if given.measure == "feed":
         bound = {"prefetch_bytes": AHEAD * batch_bytes}
-        batches = iter(headrace.torch.DataLoader(data, given.batch_size, **options, **bound))  # a feed server ends here
+        # A feed server runs this script only up to the next line. From there it serves batches.
+        batches = iter(headrace.torch.DataLoader(data, given.batch_size, **options, **bound))
     elif given.measure == "loader":
         workers = max(len(os.sched_getaffinity(0)), 1)
         batches = iter(torch.utils.data.DataLoader(data, given.batch_size, num_workers=workers, **options))
@@ -104,10 +110,11 @@ def measure(given):
         optimizer.step()
 
     def take():
-        """Return the next batch on the device, the seconds of waiting, and its host memory (to keep until copied)."""
+        """Return the next batch on the device, the seconds spent waiting for it, and the same batch in host memory."""
         began = time.perf_counter()
         host = next(batches)
         waited = time.perf_counter() - began
+        # The copy may still run after the return, so the caller must keep `host`.
         with torch.cuda.stream(beside) if beside else contextlib.nullcontext():
             return [each.to(given.device, non_blocking=True) for each in host], waited, host
 
@@ -168,7 +175,8 @@ class Utilisation:
 
 def run(given, what, cpus, feed_cpus=(), copy="step", compiled=False):
     """Run one case in its own process on the processors `cpus`, with its feed server on `feed_cpus`."""
-    # Batches made ahead: two by each of torch's workers; by a feed server, two for each processor and the rank's.
+    # Batches made ahead. Each of torch's workers makes two. A feed server makes two for each of its processors, beside
+    # the `AHEAD` batches that the rank may hold.
     ahead = {"ideal": 0, "loader": 2 * len(cpus), "feed": AHEAD + 2 * len(feed_cpus)}[what]
     names = ("steps", "batch_size", "image_size", "model", "device")
     flags = [f"--{name}={getattr(given, name)}" for name in names]
@@ -212,7 +220,7 @@ def main(argv=None):
     cases = {}
     for compiled in (False, True):
         more = ", compiled" if compiled else ""
-        cases[f"ideal: a batch on the device{more}"] = run(given, "ideal", own, compiled=compiled)
+        cases[f"ideal: the batch is on the device already{more}"] = run(given, "ideal", own, compiled=compiled)
         for copy in ("before",) if compiled else ORDERS:
             if not compiled:
                 cases[f"homogeneous, {COPIES[copy]}"] = run(given, "loader", own, copy=copy)
@@ -225,7 +233,7 @@ def main(argv=None):
     figures = {
         "gpu_feed_speedup": slow / fast,
         "gpu_feed_processors": len(cpus) / given.own_cpus,
-        "gpu_fed_vs_ideal": cases["ideal: a batch on the device"]["step_ms"] / fast,
+        "gpu_fed_vs_ideal": cases["ideal: the batch is on the device already"]["step_ms"] / fast,
     }
     out = ROOT / "bench" / "out"
     out.mkdir(exist_ok=True)

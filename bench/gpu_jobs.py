@@ -1,15 +1,16 @@
-"""Run whole jobs of both frameworks on a GPU: without and with data hosts and local workers, and in bfloat16.
+"""Run whole jobs on a GPU, in TensorFlow and in PyTorch, with and without data hosts.
 
     PYTHONPATH=code:. python bench/gpu_jobs.py [--steps 150] [--batch_size 128] [--own_cpus 2] [--only pytorch]
 
 Jobs train the ResNet50 of train_dnn.py and train_torch.py on made-up images, on simulated hosts of this machine. The
-dnn host has `--own_cpus` processors; two data hosts share the others. TensorFlow's jobs are in float32, except one
-in bfloat16. PyTorch's are in bfloat16 if the GPU supports it. "foretold" is what `headrace plan` predicts for the job
-with the two data hosts, from the job without data hosts. Needs the environments of `make setup` and `make setup-torch`;
-writes bench/out/gpu_jobs.json.
+dnn host has `--own_cpus` processors; two data hosts share the others. Each framework has three jobs: "alone" has no
+data hosts, "with data hosts" has two, and in the third only the data hosts make batches. TensorFlow's three jobs are in
+float32; a fourth, with data hosts, is in bfloat16. PyTorch's jobs are in bfloat16 if the GPU supports that.
+`headrace plan` predicts the second job's step time from the first job. The figures `…_plan_error` are the predictions'
+relative errors. Needs the environments of `make setup` and `make setup-torch`. Writes bench/out/gpu_jobs.json.
 
 Without a GPU, test the program with `--device cpu --model small_cnn --image_size 32 --batch_size 16 --steps 30
---own_cpus 1`; such figures mean nothing.
+--own_cpus 1`. The figures of such a test mean nothing.
 """
 
 import argparse
@@ -115,7 +116,7 @@ def row(summary):
 
 
 def foretold_ms(alone, cpus_of_data_host):
-    """Return the step time, in ms, that `plan` predicts for a job with data hosts from the run without them."""
+    """Predict the step time in ms with data hosts, as `plan` does. `alone`: the summary of a job without data hosts."""
     from headrace.job.instances import read_instances
     from headrace.report.candidates import options
     from headrace.report.measured import measured
@@ -131,7 +132,7 @@ def main(argv=None):
 
     cpus = sorted(os.sched_getaffinity(0))
     if len(cpus) <= given.own_cpus:
-        sys.exit(f"gpu_jobs: error: {len(cpus)} processors here; data hosts need some beside --own_cpus")
+        sys.exit(f"gpu_jobs: error: --own_cpus takes all {len(cpus)} processors: leave some for the data hosts")
     names = [name for name, (framework, *_) in JOBS.items() if given.only in (None, framework)]
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
         found = {name: run(given, name, Path(folder), cpus) for name in names}

@@ -2,11 +2,11 @@
 
     python -m bench.ideal [--repeats 10]
 
-Three models train on one batch in memory, so no step waits. A quarter of a second of training and a measurement of the
-ideal step time take turns, so that changes of the machine's speed affect both alike. Each measurement is compared with
-the mean of the training before it and after it. A run has as many turns as fit into `RUN_S`, and at least
-`LEAST_TURNS`; its error is the median of the turns' errors. Measurements are not capped; jobs cap them at the steps'
-median. The first run of each model is not counted: in it, memory is touched for the first time and kernels are chosen.
+Three models train on one batch in memory, so no step waits. In each turn, the program measures the ideal step time,
+then trains for a quarter of a second. So changes of the machine's speed affect both alike. Each measurement is compared
+with the mean of two step times: before and after the measurement. A run has as many turns as fit into `RUN_S`, and at
+least `LEAST_TURNS`. A run's error is the median of its turns' errors. Measurements are not capped; jobs cap them at the
+steps' median. Each model's first run does not count, since it touches memory for the first time and chooses kernels.
 """
 
 import itertools
@@ -30,7 +30,7 @@ def main(argv=None):
 
 
 def compare(what, one_run, repeats):
-    """Write the errors of `repeats` runs of each model. `one_run(name, size)` returns the times of one run."""
+    """Write the ideal step's errors over `repeats` runs of each model. `one_run(name, size)` returns a run's times."""
     rows, worst = [], {}
     for name, size in MODELS.items():
         found = [one_run(name, size) for _ in range(1 + repeats)][1:]
@@ -56,14 +56,14 @@ def compare(what, one_run, repeats):
 
 
 def errors_of(run):
-    """Return the relative error of the ideal step time in each turn of a run."""
+    """Return a run's relative errors. Each compares an ideal step time with the step times just before and after."""
     ideal_ms, train_ms = run
     around_ms = [(before + after) / 2 for before, after in itertools.pairwise(train_ms)]
     return [measured / around - 1 for measured, around in zip(ideal_ms, around_ms, strict=True)]
 
 
 def one(keras, tf, name, size):
-    """Return the ideal step times, and the median times of training steps before, between and after them, all in ms."""
+    """Train and measure in turns. Return the ideal step times, and each training turn's median step time, in ms."""
     from headrace.tensorflow.keras.keras_ideal_step import measure_ideal_step
 
     keras.backend.clear_session()
@@ -88,7 +88,7 @@ def one(keras, tf, name, size):
     while len(ideal_ms) < LEAST_TURNS or time.monotonic() < end:
         ideal_ms.append(measure_ideal_step(model, cached, BATCH).ms)
         train_ms.append(trained_ms(ideal_ms[-1]))
-    print(f"ideal: {name}: {measure.median(ideal_ms):.2f} ms, trained at {measure.median(train_ms):.2f} ms", flush=True)
+    print(f"ideal: {name} {measure.median(ideal_ms):.2f} ms; real step {measure.median(train_ms):.2f} ms", flush=True)
     return ideal_ms, train_ms
 
 

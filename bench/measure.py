@@ -18,7 +18,7 @@ from typing import Any
 
 OUT = Path(__file__).parent / "out"
 REPEATS = 5
-"""The default number of runs for each median; both sides of a ratio take turns within a run."""
+"""Default number of runs. Results are medians over runs. For a ratio, each run measures both values in turn."""
 LIMIT_S = 3600
 """Seconds after which a benchmark ends itself and its processes, in case something hangs."""
 
@@ -26,7 +26,7 @@ LIMIT_S = 3600
 def arguments(doc: str, argv: Sequence[str] | None = None, repeats: int = REPEATS) -> argparse.Namespace:
     """Parse `--repeats`, the flag that all benchmarks share, and start the time limit `LIMIT_S`."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=repeats, help="runs that the medians are taken over")
+    parser.add_argument("--repeats", type=int, default=repeats, help="number of runs; results are medians over runs")
     given = parser.parse_args(argv)
 
     def out_of_time(_: int, frame: FrameType | None) -> None:
@@ -102,7 +102,7 @@ def leave(name: str, figures: dict[str, float], rows: Sequence[dict[str, object]
 
 
 def table(rows: Sequence[dict[str, object]]) -> str:
-    """Return rows with the same keys as a text table; only the first column is aligned left."""
+    """Return a text table of rows, which all have the same keys. Only the first column is aligned left."""
     head = list(rows[0])
     cells = [head, *([_cell(row[key]) for key in head] for row in rows)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(head))]

@@ -6,9 +6,10 @@
 Two ranks, which share two processors, train a small convolutional network on made-up images in memory. The plain script
 has only what training on several ranks needs: an optimizer that averages gradients, a broadcast, and `shard`. The
 other one has `data.distribute` in local mode, `hvd.DistributedOptimizer`, and headrace's callbacks, with the
-measurement of the ideal step. The long run makes very many tiny steps, to see whether steps get slower or memory grows.
-It divides figures of the last tenth of the steps by those of the first tenth. A machine's speed may double within
-minutes. So the long run also times a fixed piece of work between steps, and divides step times by that time.
+measurement of the ideal step. At the end, `--long_run` tiny steps with headrace show whether steps get slower or memory
+grows. The step time in the last tenth of this run is compared with that in the first tenth, and memory at the end with
+memory after the first tenth. A machine's speed may double within minutes. To correct for this, the script also times a
+fixed piece of work during the run.
 """
 
 import argparse
@@ -34,7 +35,7 @@ GROUPS = (4,)
 
 def main(argv=None):
     parser = argparse.ArgumentParser(add_help=False)
-    parser.add_argument("--long_run", type=int, default=100_000, help="tiny steps of the long run; 0: none")
+    parser.add_argument("--long_run", type=int, default=100_000, help="number of tiny steps at the end; 0: none")
     parser.add_argument("--model", choices=["small_cnn", "resnet50"], default="small_cnn")
     parser.add_argument("--steps", type=int, default=300)
     own, rest = parser.parse_known_args(argv)
@@ -74,12 +75,12 @@ def main(argv=None):
 
 
 def ratio(plain, ours, figure):
-    """Return the median of headrace's value ÷ the plain script's, over runs that took turns."""
+    """For each repeat, divide the figure in `ours` by the figure in `plain`. Return the median of these ratios."""
     return measure.median([b[figure] / a[figure] for a, b in zip(plain, ours, strict=True)])
 
 
 def train(*argv):
-    """Train with two ranks on two processors; return the slower rank's time and the larger rank's memory."""
+    """Train with two ranks on two processors. For each figure, return the larger of the two ranks' values."""
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder, measure.pinned(*measure.two_processors()):
         command = [find_program("mpirun"), "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "2"]
         command += ["--mca", "orte_tmpdir_base", folder, sys.executable, str(SCRIPT), *argv]

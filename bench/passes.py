@@ -1,10 +1,11 @@
-"""Measure what a pass over a finite stream costs besides its batches, as in short epochs and evaluations.
+"""Measure how long a short pass over a finite stream takes, such as a short epoch or an evaluation.
 
     python -m bench.passes [--repeats 5]
 
-A reader asks the dispatcher now and then whether the pass is over. "end": the pipeline makes twenty
-batches of numbers on two workers, in almost no time. "slow worker": a listing is shuffled as a whole and then mapped
-by a costly function, which takes one of the two workers ten times as long. Figures are milliseconds per pass.
+A reader asks the dispatcher now and then whether the pass is over. Two cases are measured. "end": two workers make
+twenty batches of numbers. This takes almost no time, so only the pass itself costs time. "slow worker": a listing is
+shuffled as a whole and then mapped by a costly function. One of the two workers takes ten times as long for this
+function. Figures are milliseconds per pass.
 """
 
 import os
@@ -69,7 +70,7 @@ def theirs(dataset, name):
 
 
 def costly(number):
-    """Return the same number, after one millisecond, or ten on the slow worker."""
+    """Return the same number. This takes a millisecond, but ten on the slow worker."""
     import tensorflow as tf
 
     slow = tf.strings.regex_full_match(tf.io.read_file("/proc/self/environ"), r"(.|\n)*SLOW=as-one-of-two(.|\n)*")

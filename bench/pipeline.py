@@ -1,12 +1,13 @@
-"""Measure the example's image operations on two processors: image by image, in batches, in Ray Data, in PyTorch.
+"""Measure image operations on two processors: image by image, in batches, in Ray Data, in PyTorch.
 
     python -m bench.pipeline [--repeats 5]
 
-The operations dilate, blur, turn, scale, move and mirror 32 × 32 images at random; nothing crosses a network. "image by
-image" maps every image alone and batches floats, as the public sample does. "ours" is the form of
-code/train_dnn.py: whole batches, uint8. Ray Data runs our form in two actors of one thread each. PyTorch's DataLoader
-runs both forms in two workers, with PyTorch's operations. A peer is measured if `tools/peers.py` has installed it:
-`make bench` installs ray, but not torch, whose CUDA takes gigabytes.
+The operations dilate, blur, turn, scale, move and mirror 32 × 32 images at random. code/train_dnn.py does the same with
+made-up images. Nothing crosses a network. "image by image" is a public sample's form: it maps one image at a time, and
+batches floats. "ours" is the form of code/train_dnn.py: it maps whole batches of uint8. Ray Data runs our form in two
+actors of one thread each. PyTorch's DataLoader runs both forms in two workers, with PyTorch's operations. Ray Data and
+PyTorch are measured if `tools/peers.py` has installed them: `make bench` installs ray, but not torch, whose CUDA takes
+gigabytes.
 """
 
 import json
@@ -54,7 +55,7 @@ def main(argv=None):
 
 
 def augmented(x):
-    """Apply the operations of code/train_dnn.py to a batch."""
+    """Augment a batch as `headrace.tensorflow.io.images.made_up` does."""
     from headrace.tensorflow.io import images
 
     x = images.blur(x)

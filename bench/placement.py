@@ -1,17 +1,18 @@
-"""Test whether a worker beside the trainer helps, and never hurts, however busy its processor is.
+"""Test whether a worker beside the trainer helps, and never hurts, however busy the trainer's processor is.
 
     python -m bench.placement [--repeats 8]
 
-The trainer has one processor, and a data host has the other. In four situations another program takes none, half or
-all of the trainer's processor. In the fifth the trainer itself needs three quarters of its processor, in many short
-turns, as if it launched an accelerator's kernels; here the data host needs no help to feed the trainer. The rates below
-are measured in one job, in turns of a few seconds, so that changes of the machine's speed affect all alike:
+The trainer has one processor, and a data host has the other. There are five situations. In four of them, another
+program may take half or all of the trainer's processor. In the fifth the trainer itself needs three quarters of its
+processor, in many short turns, as if it launched an accelerator's kernels. There the data host needs no help to feed
+the trainer. Each situation has one job. The rates below are measured in turns of a few seconds, so that changes of the
+machine's speed affect all rates alike:
 
-"on", "off": images a second with the worker beside the trainer running, and suspended.
-"sum": the rate of the data host's worker alone plus that of the trainer's worker alone. The latter's processor is as
-busy as in the job, with the other program and the steps' arithmetic. The reader has its own processor both times.
-"processors": two processors at once ÷ the sum of each alone, for the same pipeline without a reader; processors share
-caches and memory.
+"on", "off": images a second while the worker beside the trainer runs, and while this worker is suspended.
+"sum": two rates added, one with only the data host's worker, one with only the trainer's worker. Each time, the trainer
+reads on the processor of the suspended worker. Beside the trainer's worker, there is as much other work as in "on".
+"processors": the pipeline's rate on both processors at once ÷ the sum of its rates on each processor alone. Nothing
+reads these batches. Processors share caches and memory, so the ratio may be less than 1.
 """
 
 import bisect
@@ -38,8 +39,8 @@ SITUATIONS = {
     "light pipeline, half taken": (0, 0.5, 1, 0, 5),
     "accelerator, scarce processor": (1, 0.0, 40, 1.5, 0.5),
 }
-"""For each situation: how often the augmentation is repeated, which part of the trainer's processor is busy, and three
-figures of a step: its number of launches, the ms of CPU time that each needs, and the ms that each then waits."""
+"""Five values for each situation: repetitions of the augmentation; share of the trainer's processor that another
+program takes; launches in a step; CPU time of a launch in ms; waiting time of a launch in ms."""
 BATCH = 512
 ALL_TURNS = ("on", "off", "alone", "beside", "first", "second", "both")
 SETTLE_S, TURN_S = 1.0, 4.0
@@ -74,7 +75,7 @@ def main(argv=None):
 
 
 def _rounds(source, times, busy, step, turns, repeats):
-    """Return one dictionary for each round. It maps the name of a turn to images per second."""
+    """Return one dictionary for each round, which maps each turn's name (of `ALL_TURNS`) to images per second."""
     first, second = measure.two_processors()
     found = []
     with _job(source, times, *step) as job, _going_nowhere(times, *(first, second) if "both" in turns else ()) as bare:
@@ -84,7 +85,8 @@ def _rounds(source, times, busy, step, turns, repeats):
             for turn in turns:
                 going = {"on": job.workers, "off": [remote], "alone": [remote], "beside": [beside],
                          "first": alone[:1], "second": alone[1:], "both": alone}[turn]  # fmt: skip
-                # If the trainer is elsewhere, the other program takes the steps' part of the trainer's processor too.
+                # In turn "beside" the trainer runs on the other processor. Then the other program also takes the part
+                # of the trainer's processor that the steps' arithmetic takes in turn "on".
                 taken = {"on": busy, "off": busy, "beside": busy + job.arithmetic_s * rates.get("on", 0.0) / BATCH}
                 job.taken.write_text(str(taken.get(turn, 0.0)))
                 _move(job.trainer, second if turn == "beside" else first)
@@ -137,7 +139,7 @@ def _job(source, times, launches, compute_ms, wait_ms):
 
 @contextlib.contextmanager
 def _going_nowhere(times, *cpus):
-    """Start a process that makes batches on each processor; yield a dict from process to the file that it writes."""
+    """Start one process per processor, to make batches. Yield a dict from each process to the file that it writes."""
     found = {}
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
         try:
@@ -162,7 +164,7 @@ def _move(process, cpu):
 
 
 def _rate(file, since, until):
-    """Return the lines per second in a period, counted from its first line to its last."""
+    """Return lines per second in a file of times, from the first line to the last line between `since` and `until`."""
     times = [float(line) for line in file.read_text().split("\n")[:-1]]
     of_turn = times[bisect.bisect(times, since) : bisect.bisect(times, until)]
     return (len(of_turn) - 1) / (of_turn[-1] - of_turn[0])

@@ -3,10 +3,10 @@
     python -m bench.ranks [--repeats 5]
 
 Each rank is a process. In training, ranks wait for each other at each step; here they do not. They begin together once
-all have their first batch. Each reads its part of a finite dataset from two workers; fairness is the most batches that
-a rank got, divided by the fewest. "10 ms" ranks wait 10 ms in each step: together they ask for about what the service
-can make here. "at once" ranks read as fast as they can; up to eight share two processors, so the system's scheduler has
-a part in the fairness too.
+all have their first batch. Each rank reads its part of a finite dataset from two workers. Fairness is the largest
+number of batches that a rank got, divided by the smallest. "10 ms" ranks wait 10 ms in each step: all ranks together
+request about as many batches as the service can make here. "at once" ranks read as fast as they can; up to eight ranks
+share two processors, so the system's scheduler has a part in the fairness too.
 
 Then one worker serves ranks that read a shuffle of 10,000 elements of 10 kB: one rank in one measurement, eight in
 another. In plain tf.data the shuffle's buffer takes 100 MB; headrace's workers make elements in shuffled order instead.
@@ -65,7 +65,7 @@ def main(argv=None):
 
 @contextlib.contextmanager
 def readers_of(service, number):
-    """Yield reading processes that have imported TensorFlow."""
+    """Start processes that read from the service. Yield the processes once they have imported TensorFlow."""
     readers = [start_reader(service.address) for _ in range(number)]
     try:
         for reader in readers:
@@ -78,7 +78,7 @@ def readers_of(service, number):
 
 
 def megabytes(ranks):
-    """Return by how much a worker's memory grows at most while `ranks` read a shuffled dataset from it."""
+    """Return the largest growth of a worker's memory in MB while `ranks` ranks read a shuffled dataset from it."""
     with measure.service([()]) as service, readers_of(service, ranks) as readers:
         (worker,) = service.workers
         before = memory_of(worker.pid, "VmRSS")
@@ -157,7 +157,7 @@ def reader():
 
 
 def dataset_of(job):
-    """Return a dataset of numbered batches, or batches of shuffled elements, each with its first element's number."""
+    """Return a dataset of (number, batch). If elements are shuffled, number is that of the batch's first element."""
     import tensorflow as tf
 
     if "shuffle" not in job:

@@ -1,4 +1,4 @@
-"""Measure the example's operations in Ray Data, for bench/pipeline.py.
+"""Measure the image operations of bench/pipeline.py in Ray Data.
 
 `python -m bench.ray_data FOLDER_OF_RAY SECONDS` prints images per second as JSON.
 """
@@ -12,7 +12,8 @@ from bench.pipeline import BATCH, SHAPE, augmented
 
 ACTORS = 2
 IMAGES_PER_S_AT_MOST = 40_000
-"""Upper limit of the rate in images/s; it sets the number of images. The measurement begins after the first batch."""
+"""Upper limit of the rate in images/s. The number of images is this limit × the seconds. The measurement begins after
+the first batch."""
 
 
 class Augment:

@@ -3,9 +3,9 @@
     python -m bench.scaling [--repeats 5]
 
 The trainer's step is a fixed wait (bench/scripts/fixed_step.py) in place of an accelerator. "alone" is a homogeneous
-job on one processor; "with a data host" adds a data host on a second one. Efficiency is the gain in images/s divided by
-two, the gain in processors. In the last rows the step takes longer than two processors need to make a batch; "ideal"
-is that step on a batch in memory.
+job on one processor; "with a data host" adds a data host on a second one. Efficiency is the ratio of their images/s,
+divided by two, since there are twice as many processors. In the last two rows the fixed wait is longer than the time
+in which two processors make a batch. There, "ideal" is the rate of steps on a batch that is already in memory.
 """
 
 from bench import jobs, measure
@@ -44,7 +44,7 @@ def main(argv=None):
         rows += [row(f"{title}, {name}", rates[form, name]) for name in ("alone", "with a data host")]
         figures[f"scaling_efficiency_{form}"] = gain / 2
     figures["scaling_efficiency"] = figures["scaling_efficiency_ours"]
-    rows += [row("accelerator is the limit, ideal", rates["ideal"]), row("… with a data host", rates["limited"])]
+    rows += [row("ideal, if the accelerator is the limit", rates["ideal"]), row("… with a data host", rates["limited"])]
     figures["hetero_vs_ideal"] = ratio("limited", "ideal")
     measure.leave("scaling", figures, rows, repeats=repeats)
 

@@ -1,9 +1,10 @@
-"""Measure the seconds from the command to the first step of whole jobs, and of the training script alone.
+"""Measure the seconds from a command to its first training step, for whole jobs and for the training script alone.
 
     python -m bench.startup [--repeats 5]
 
 The script is code/train_dnn.py with its small model and synthetic images. It runs alone as `python code/train_dnn.py`,
-as a homogeneous job, and as a heterogeneous job with two data hosts. Time ends with the log line `event=first_step`.
+as a homogeneous job, and as a heterogeneous job with two data hosts. Each measurement ends with the log line
+`event=first_step`.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Measure the example's operations in PyTorch's DataLoader, for bench/pipeline.py; needs a Python with torch.
+"""Measure the image operations of bench/pipeline.py in PyTorch's DataLoader. Needs a Python with torch.
 
 `torch_data.py images|batches BATCH SIZE SECONDS` prints images per second as JSON.
 """
@@ -35,7 +35,7 @@ def augmented(pixels):
 
 
 class Made(Dataset):
-    """A dataset whose every sample is the same random image, or batch of images, augmented."""
+    """A dataset that makes each sample by augmenting the same random image, or the same batch of random images."""
 
     def __init__(self, shape, count):
         self._pixels, self._count = torch.randint(0, 256, shape, dtype=torch.uint8), count

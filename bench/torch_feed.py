@@ -1,12 +1,12 @@
-"""Compare PyTorch's feed with other transports and loaders, and measure its gain from a second processor.
+"""Compare headrace's feed for PyTorch with other transports and loaders, and measure the gain from a second processor.
 
     python -m bench torch [--repeats 5]        (with .venv-torch's Python: make setup-torch)
 
 First, a server on one processor sends the same batch of 32 images again and again to a consumer on another. "tcp"
-copies bytes into the same memory each time; the others return new tensors. "pickle" is the published sample's way:
-one gRPC stream of pickled batches. Then an epoch of a heavy dataset (bench/torch_heavy.py) is made on two processors:
-by feed server and consumer, by torch's DataLoader, and by Ray Data if `tools/peers.py` has installed it. Then the gain
-from the second processor is measured (bench/torch_scaling.py).
+copies bytes into the same memory each time; the others return new tensors. "pickle" sends pickled batches in one gRPC
+stream, as the public sample of ADR 21 does. Then an epoch of a heavy dataset (bench/torch_heavy.py) is made on two
+processors: by feed server and consumer, by torch's DataLoader, and by Ray Data if `tools/peers.py` has installed it.
+Then the gain from the second processor is measured (bench/torch_scaling.py).
 """
 
 import contextlib
@@ -24,7 +24,7 @@ WAYS = ("tcp", "feed", "grpc", "pickle", "flight")
 FORMS = ("uint8_224", "float32_224", "uint8_32")
 IMAGES = 4800
 TURNS = 2
-"""Number of turns of `torch_scaling` for each repeat."""
+"""Turns in `torch_scaling.rates` for each repeat. A turn measures one processor, then the other, then both."""
 HEAVY = Path(__file__).parent / "torch_heavy.py"
 RAY = Path(__file__).parents[1] / ".venv-peers" / "ray"
 
@@ -80,7 +80,7 @@ def main(argv=None):
 
 
 def one_way(way, form, server_processor, own_processor):
-    """Return images per second, and images per second of the consumer's CPU time."""
+    """Return two rates: images per second of elapsed time, and images per second of the consumer's CPU time."""
     port = free_port()
 
     def command(side, processor):
@@ -99,7 +99,7 @@ def one_way(way, form, server_processor, own_processor):
 
 
 def heavy_rates(first, second):
-    """Yield the name and the images per second of each way to make an epoch of the heavy dataset on two processors."""
+    """Make an epoch of the heavy dataset on two processors, in several ways. For each, yield a name and images/s."""
     with feed_server([HEAVY, "feed", str(IMAGES), "2"], first, second) as feeds:
         yield "epoch by the feed", printed("feed", **feeds)
     yield "epoch by DataLoader, 2 workers", printed("loader")
@@ -109,7 +109,7 @@ def heavy_rates(first, second):
 
 @contextlib.contextmanager
 def feed_server(script, *processors):
-    """Run a feed server of a script and its arguments on these processors; yield its consumer's environment."""
+    """Run a feed server on these processors. `script`: a path, then arguments. Yield the variables for a consumer."""
     port = free_port()
     command = [sys.executable, "-m", "headrace.torch.feed.server", f"--port={port}", f"--address=127.0.0.1:{port}"]
     with measure.pinned(*processors):

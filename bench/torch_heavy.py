@@ -17,7 +17,7 @@ SIZE, BATCH = 224, 16
 
 
 class Heavy(torch.utils.data.Dataset):
-    """Random pixels, normalised and blurred by an 11 × 11 Gaussian, in plain torch, as in the published sample."""
+    """Random pixels, normalised and blurred by an 11 × 11 Gaussian, in plain torch, as in ADR 21's public sample."""
 
     def __init__(self, count):
         self.count = count
@@ -48,7 +48,7 @@ def rate(batches, warm_up=2):
 
 
 def tell(batches):
-    """Print the time of each batch, and the number of images up to it."""
+    """After each batch, print the time and the number of images so far."""
     count = 0
     for images, _ in batches:
         count += len(images)
@@ -66,7 +66,7 @@ def loader(count, workers):
 
 
 def bare(count, workers):
-    """Yield batches that were never sent, to measure the rate that the processors alone reach."""
+    """Yield batches made in this process and sent nowhere, to measure the rate that the processors alone reach."""
     keep_freed_memory()  # as feed servers do
     heavy = Heavy(count)
     for first in range(0, count, BATCH):

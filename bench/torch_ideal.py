@@ -16,7 +16,7 @@ def main(argv=None):
 
 
 def one(name, size):
-    """Return the ideal step times, and the medians of the steps before, between and after them, in milliseconds."""
+    """Train and measure in turns. Return the ideal step times, and each training turn's median step time, in ms."""
     import torch
     from headrace.torch.torch_ideal_step import measure_ideal_step
 
@@ -48,7 +48,7 @@ def one(name, size):
         ideal_ms.append(ideal())
         train_ms.append(trained_ms(ideal_ms[-1]))
     median_ms = [measure.median(each) for each in (ideal_ms, train_ms)]
-    print(f"torch_ideal: {name}: {median_ms[0]:.2f} ms, trained at {median_ms[1]:.2f} ms", flush=True)
+    print(f"torch_ideal: {name}: ideal step {median_ms[0]:.2f} ms, step in training {median_ms[1]:.2f} ms", flush=True)
     return ideal_ms, train_ms
 
 

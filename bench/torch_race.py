@@ -1,9 +1,10 @@
 """Compare ways to send batches of tensors from one process to another, for bench/torch_feed.py.
 
-`torch_race.py serve|take WAY FORM PORT PROCESSOR` runs one side of one way.
+`torch_race.py serve|take WAY FORM PORT PROCESSOR` runs the server or the consumer of one way.
 
-Each server sends the same batch again and again; `open_WAY` returns a function that receives the next one as tensors.
-Each side runs in its own process, because the feed changes the memory allocator, which would speed up the others too.
+Each server sends the same batch again and again. `open_WAY` returns a function that receives the next batch as tensors.
+Each server and consumer runs in its own process: the feed changes its process's memory allocator, and in a shared
+process this would speed up the other ways too.
 """
 
 import contextlib
@@ -88,7 +89,7 @@ def open_tcp(form, port):
     return take
 
 
-# gRPC: a stream of messages, each with a batch's bytes, or with a pickled batch as in the published sample.
+# gRPC: a stream of messages, each with a batch's bytes, or with a pickled batch as in the public sample (ADR 21).
 
 
 def _serve_grpc(form, port, message):
@@ -212,7 +213,7 @@ def open_feed(form, port):
 
 
 def take(way, form, port):
-    """Print images per second, and images per second of this process's CPU time, as JSON."""
+    """Print two rates as JSON: images per second of elapsed time, and images per second of this process's CPU time."""
     take_next = globals()[f"open_{way}"](form, port)
     for _ in range(WARM_UP):
         take_next()

@@ -24,12 +24,14 @@ FIRST_BATCHES_S = 60.0
 
 
 def rates(turns, environ, feed_server):
-    """Return the images per second of `feed` and `going nowhere`, as (first alone, second alone, both) for each turn.
+    """Return the rates of "feed" and of "going nowhere", in images per second.
+
+    Each of the two has a list of turns. A turn has three rates: on one processor, on the other, and on both.
 
     Args:
+        turns: number of turns.
         environ: the processes' environment.
-        feed_server: context manager that starts a feed server, given a script with its arguments and the processors,
-            and yields its consumer's variables.
+        feed_server: the function `feed_server` of bench/torch_feed.py.
     """
     places = measure.two_processors()
     found = {}
@@ -41,7 +43,7 @@ def rates(turns, environ, feed_server):
 
 
 def gain(of_turns):
-    """Return the median rate on both processors, divided by the sum of the rates on each one alone; 1: a full gain."""
+    """Return the median over turns: rate on two processors ÷ sum of the rates on each one alone. 1 is a full gain."""
     return measure.median([both / (one + other) for one, other, both in of_turns])
 
 

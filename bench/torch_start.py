@@ -1,4 +1,4 @@
-"""Measure how soon PyTorch's loaders give the first batch of an epoch, and what a million samples cost a rank's memory.
+"""Measure how soon loaders for PyTorch give an epoch's first batch, and how much memory a million samples take.
 
     .venv-torch/bin/python -m bench.torch_start [--repeats 5]
 
@@ -54,7 +54,7 @@ def main(argv=None):
 
 
 def one(way):
-    """Return the figures of a process that loads in this way."""
+    """Run `load` for this way in a new process, and return the figures that it prints."""
     command = [sys.executable, "-m", "bench.torch_start", way]
     if way != "feed":
         done = subprocess.run(command, env=environ(), stdout=subprocess.PIPE, text=True, check=True, timeout=300)
@@ -75,7 +75,7 @@ def loader_of(way, count):
 
 
 def load(way):
-    """Print the ms to the first batch of many samples, the MB that it took, and the ms from one epoch to the next."""
+    """Measure one of `WAYS` in this process, and print the figures as JSON."""
     few, many = loader_of(way, FEW), loader_of(way, MANY)
     gaps = []
     for _ in range(EPOCHS):

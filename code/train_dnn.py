@@ -57,7 +57,7 @@ def main():
     parser.add_argument("--batch_size", type=int, default=32, help="per rank")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--steps_per_epoch", type=int, default=0, help="default: one pass over the dataset")
-    parser.add_argument("--learning_rate", type=float, default=0.001, help="for one rank; multiplied by the world size")
+    parser.add_argument("--learning_rate", type=float, default=0.001, help="multiplied by the number of ranks")
     parser.add_argument("--warmup_epochs", type=float, default=1.0)
     parser.add_argument("--image_size", type=int, default=32, help="pixels to which images are resized")
     parser.add_argument("--mixed_precision", choices=POLICIES, default=POLICIES[0])
@@ -87,8 +87,8 @@ def main():
         shuffle=False,
         verbose=0,
         callbacks=[
-            hvd.callbacks.BroadcastGlobalVariablesCallback(0),  # all ranks start equal,
-            hvd.callbacks.MetricAverageCallback(),  # and average what they measure
+            hvd.callbacks.BroadcastGlobalVariablesCallback(0),  # all ranks start from rank 0's state
+            hvd.callbacks.MetricAverageCallback(),  # combines the metrics of all ranks
             hvd.callbacks.LearningRateWarmupCallback(learning_rate, args.warmup_epochs, steps_per_epoch=steps),
             callbacks.Measure(train, args.batch_size, args.log_every),
             checkpoint,

@@ -21,7 +21,7 @@ parser.add_argument("--model", choices=["resnet50", "small_cnn"], default="resne
 parser.add_argument("--batch_size", type=int, default=32, help="per rank")
 parser.add_argument("--epochs", type=int, default=2)
 parser.add_argument("--steps_per_epoch", type=int, default=0, help="default: one pass over the dataset")
-parser.add_argument("--learning_rate", type=float, default=0.001, help="for one rank; multiplied by the world size")
+parser.add_argument("--learning_rate", type=float, default=0.001, help="multiplied by the number of ranks")
 parser.add_argument("--image_size", type=int, default=32, help="pixels to which images are resized")
 parser.add_argument("--channel", default=os.environ.get("SM_CHANNEL_TRAINING", ""), help="folder of digits.npz")
 parser.add_argument("--num_workers", type=int, default=0, help="processes per rank, if the job has no data hosts")
@@ -111,7 +111,7 @@ held_out = Digits(args.channel, "test", augmented=False) if args.channel else No
 if headrace.torch.rank() == 0:
     print(f"training on {args.channel or 'made-up images: this host has no channel named training'}")
 
-# Loaders with torch's arguments. Data hosts make the batches if there are any; device= copies during the step before.
+# Loaders take torch's arguments. Data hosts, if any, make batches. device= copies a batch during the previous step.
 options = {"num_workers": args.num_workers, "device": device}
 loader = headrace.torch.DataLoader(train, args.batch_size, shuffle=True, drop_last=True, **options)
 test_loader = headrace.torch.DataLoader(held_out, args.batch_size, **options) if args.channel else ()

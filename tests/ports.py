@@ -1,4 +1,4 @@
-"""Free ports, below the range that the kernel uses for outgoing connections, so that no connection takes one."""
+"""Find free ports. They lie below the kernel's range for outgoing connections, so no connection takes one of them."""
 
 import fcntl
 import itertools
@@ -12,9 +12,9 @@ FIRST, OF_EACH, RANGES = 20_000, 750, 8
 
 
 def _own_range():
-    """Return the number of a range of ports, and the locked file that keeps other processes' tests from using it.
+    """Return a port range's index, and the locked file that keeps other processes' tests from using this range.
 
-    If all ranges are taken, return any one, and no file.
+    If all ranges are taken, return any index, and no file.
     """
     for number in range(RANGES):
         lock = (Path(tempfile.gettempdir()) / f"headrace-tests-{os.getuid()}-ports-{number}").open("w")

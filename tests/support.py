@@ -23,7 +23,8 @@ from headrace.events import Event, parse_event
 
 ROOT = Path(__file__).parents[1]
 JOB_TIMEOUT_S = 1200
-"""Seconds after which a job counts as hung. A small job takes half a minute; ten at once on two processors, minutes."""
+"""Seconds after which a job counts as hung. A small job takes half a minute. On two processors, ten jobs at once take
+minutes."""
 WAIT_S = 180.0
 """Seconds that a test waits for an event: a start, a log line or a file."""
 _LOOPBACK = Path(tempfile.gettempdir()) / f"headrace-tests-{os.getuid()}-loopback"
@@ -118,7 +119,7 @@ def processes_of(job_name: str) -> list[psutil.Process]:
 
 
 def process_of(job_name: str, host: str, words: str) -> psutil.Process:
-    """Return the process on a host whose command line matches `words`, and not one that this process has forked."""
+    """Return the host's process whose command line matches `words`. Forks of the process match too, but are skipped."""
     found = {}
     for process in processes_of(job_name):
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -6,7 +6,7 @@ from pathlib import Path
 from tests.support import start, wait_for
 
 FIRST_STEP_S = 300.0
-"""Seconds until steps are made: ranks wait up to a minute for a server, and all share two processors here."""
+"""Limit in seconds on waits for steps. Ranks may wait a minute for a server, and all processes share two processors."""
 
 
 class Victim:

@@ -1,8 +1,8 @@
-"""Show how much a job gains from data hosts, in pairs of local runs without and with them.
+"""Show how much a job gains from data hosts: run the job here without data hosts, then with data hosts, and compare.
 
-`make demo` runs two pairs: one in which training waits for data, and one in which it does not. `make demo-torch` runs
-one pair with PyTorch. HEADRACE_DEMO_EPOCHS sets the epochs of the pairs that learn to recognize digits, and
-HEADRACE_DEMO_STEPS the steps of an epoch there.
+`make demo` does this for two jobs. The first learns to recognize digits, and does not wait for data. The second waits
+for data. `make demo-torch` does this for one job, which learns to recognize digits with PyTorch. For the jobs that
+learn, HEADRACE_DEMO_EPOCHS sets the number of epochs, and HEADRACE_DEMO_STEPS sets the number of steps per epoch.
 """
 
 import datetime
@@ -46,8 +46,8 @@ def main() -> int:
     processors = sorted(os.sched_getaffinity(0))
     last = pair(f"demo-homogeneous-{stamp}", [*learning, *WITHOUT], f"demo-heterogeneous-{stamp}", [*learning, *WITH])
     if last and framework == "tensorflow" and len(processors) > 1:
-        say("the model's arithmetic keeps the processors busy here, so data hosts cannot help that pair")
-        say("next, a small model of large images: its host gets one processor, the data hosts get the other")
+        say("the model's arithmetic keeps the processors busy here, so data hosts cannot speed up this pair of runs")
+        say("next, a small model on large images: the training host gets one processor, the data hosts share another")
         first, second = processors[:2]
         alone = [*COMMON, *WAITING, *WITHOUT, f"--cpus=dnn_group={first}"]
         helped = [*COMMON, *WAITING, *WITH, f"--cpus=dnn_group={first};data_group={second}"]
@@ -78,9 +78,9 @@ def pair(first: str, first_flags: list[str], second: str, second_flags: list[str
 
 
 def tell_efficiency(alone: Path, helped: Path) -> None:
-    """Print how much faster training is if the data hosts add a second processor."""
+    """Print how much faster training is with data hosts on a second processor. The arguments are the jobs' folders."""
     before, after = (json.loads((each / "summary.json").read_text())["samples_per_s"] for each in (alone, helped))
-    say(f"one processor against two: {after / before:.2f} times as fast, {after / before / 2:.0%} of what two could do")
+    say(f"two processors train {after / before:.2f} times as fast as one: an efficiency of {after / before / 2:.0%}")
 
 
 def headrace(command: str) -> list[str]:

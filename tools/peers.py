@@ -2,7 +2,7 @@
 
     sdk2, sdk3  both SageMaker Python SDKs, for the documentation's snippets (make conformance)
     torch       PyTorch's DataLoader, to compare with (bench.pipeline); its wheels bring CUDA, 5 GB on disk
-    ray         Ray Data, to compare with (make bench); a folder for the end of sys.path: its actors run TensorFlow
+    ray         Ray Data, to compare with (make bench); goes to the end of sys.path, since Ray's actors run TensorFlow
 
 Each goes to .venv-peers/NAME, once. If one cannot be installed, a message says so, and tests that need it are skipped.
 """
@@ -22,7 +22,7 @@ ENVIRONMENTS = {
 }
 FOLDERS = {"ray": ["ray[data]==2.60.0", "pydantic"]}
 ONLY_MOTO = ("sdk2", "sdk3")
-"""Environments that take only moto's version from code/constraints.txt: SDKs need other versions of the rest."""
+"""Environments that take only moto's version from code/constraints.txt. Other versions there conflict with the SDKs."""
 
 
 def main(names: list[str]) -> int:

@@ -1,7 +1,8 @@
 """`make release`: build a wheel and a source archive in build/dist and check them; with TAG=1, tag the version.
 
-The checks: twine accepts the metadata. With the wheel alone, in a new virtual environment and an empty folder,
-`headrace new`, `run` (a small network) and `runs` work. The build and the environment need PyPI or a mirror of it.
+There are two checks. First, twine checks the metadata. Then the wheel is installed in a new virtual environment, and
+`headrace setup`, `headrace new`, `headrace run` (with a small network) and `headrace runs` must succeed in an empty
+folder. Building and installing need PyPI or a mirror of it.
 """
 
 import argparse
@@ -48,7 +49,7 @@ def main(argv: list[str]) -> int:
 
 
 def refuse_to_tag(tag: str, version: str) -> None:
-    """Exit with an error of one line if the tag would not name exactly what is built."""
+    """Exit with an error if changes are uncommitted, the tag exists, or CHANGELOG.md has no heading for the version."""
     if subprocess.check_output(["git", "status", "--porcelain"], cwd=ROOT):
         sys.exit("release: error: there are uncommitted changes; commit them before you tag")
     if subprocess.check_output(["git", "tag", "--list", tag], cwd=ROOT):

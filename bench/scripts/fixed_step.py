@@ -1,4 +1,4 @@
-"""A training script of one rank that measures the data path. Its step is a fixed wait in place of an accelerator.
+"""A training script of one rank that measures the data path. Its step waits where an accelerator would compute.
 
 Each step takes a batch, casts it if it is uint8, and waits `--wait_ms`. The script measures steps on one batch in
 memory (the ideal), then `--seconds` of the stream, and prints both as an event.

@@ -1,4 +1,4 @@
-"""A training script in two ways: with plain Keras and Horovod, or with headrace. bench.overhead runs it on each rank.
+"""A training script that uses either plain Keras and Horovod, or headrace. bench.overhead runs the script on each rank.
 
 Each rank prints one JSON object, with the ms of a step, the seconds until the first step ended, and its peak memory.
 """
@@ -60,7 +60,7 @@ class Broadcast(keras.callbacks.Callback):
 
 
 class Clock(keras.callbacks.Callback):
-    """Records when steps begin, the machine's speed, and memory after a tenth of the steps and at the end."""
+    """Records when steps begin, how fast the machine is, and how much memory the process uses."""
 
     def __init__(self):
         super().__init__()
@@ -80,7 +80,7 @@ class Clock(keras.callbacks.Callback):
         self.memory.append(resident_bytes())
 
     def last_vs_first(self):
-        """Return the step time in the last tenth ÷ the first, each in units of the fixed work beside it."""
+        """Return the step time in the run's last tenth ÷ that in its first tenth, corrected for the machine's speed."""
         tenths = zip(np.array_split(np.diff(self.at), 10), np.array_split(self.fixed_work, 10), strict=True)
         first, *_, last = (np.median(taken) / np.median(fixed_work) for taken, fixed_work in tenths)
         return float(last / first)

@@ -1,7 +1,8 @@
-"""A training script whose step is a fixed wait in place of an accelerator, with the measurements of `fit`.
+"""A training script whose step only waits for a fixed time, where an accelerator would compute.
 
-It makes `--ideal_steps` on one batch in memory, then reads the stream for `--seconds` after a warm-up. headrace plans
-with rank 0's report; the event `measured` has the step time of the stream alone.
+First it makes `--ideal_steps` steps on one batch in memory. After a warm-up, it reads the stream for `--seconds`. A
+meter measures the steps, as in `fit`. bench/plan.py predicts step times from rank 0's report. The event `measured` has
+the mean step time of the stream after the warm-up.
 """
 
 import argparse

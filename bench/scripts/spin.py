@@ -1,4 +1,4 @@
-"""Keep a part of a processor busy while process PID lives: `spin.py FILE PID`. FILE has the part, such as 0.5."""
+"""Use a fraction of a processor while process PID lives: `spin.py FILE PID`. FILE holds the fraction, such as 0.5."""
 
 import os
 import sys

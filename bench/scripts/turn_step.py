@@ -1,9 +1,10 @@
 """A training script that writes down when each step ended.
 
-A step gets a batch, then makes `--launches` launches. A launch is a thread that needs the processor, and then a wait,
-as for a kernel that an accelerator runs. `FOLDER/taken` has the part of a processor that another program keeps busy;
-when the file is removed, the script ends. At the end of each step, the script adds a line to `FOLDER/steps`: the time,
-in seconds. It writes the CPU seconds of a step's own arithmetic to `FOLDER/arithmetic`.
+A step gets a batch, then makes `--launches` launches. A launch imitates an accelerator's kernel: a thread keeps the
+processor busy, and then the script waits. `FOLDER/taken` is a file with a number: the fraction of a processor that
+another program keeps busy. The script ends when this file is removed. At the end of each step, the script adds a line
+to `FOLDER/steps`: the time, in seconds. The script writes the CPU seconds of a step's own arithmetic to
+`FOLDER/arithmetic`.
 """
 
 import argparse

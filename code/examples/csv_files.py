@@ -23,7 +23,7 @@ def parse(lines):
 
 def rows(pattern):
     files = tf.data.Dataset.list_files(os.path.join(folder, pattern))
-    # The header is left out of each file, within the interleave: outside it would be the first line of all.
+    # Inside the interleave, skip(1) leaves out the header of every file. After it, only one line would be left out.
     return files.interleave(lambda file: tf.data.TextLineDataset(file).skip(1))
 
 

@@ -22,6 +22,6 @@ body.trainable = False
 model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.003)), loss(), metrics=["accuracy"])
 model.fit(train, epochs=HEAD_EPOCHS, validation_data=held_out, callbacks=usual(train), **QUIET)
 
-body.trainable = True  # counts once the model is compiled again
+body.trainable = True  # takes effect when the model is compiled again
 model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.0003)), loss(), metrics=["accuracy"])
 model.fit(train, initial_epoch=HEAD_EPOCHS, epochs=EPOCHS, validation_data=held_out, callbacks=usual(train), **QUIET)

@@ -1,4 +1,4 @@
-"""A training loop with tf.GradientTape and Horovod's API. headrace measures it and writes checkpoints, as with fit."""
+"""A training loop with tf.GradientTape and Horovod's API. As with `fit`, headrace measures it and saves checkpoints."""
 
 import headrace.tensorflow.horovod_keras as hvd
 import keras

@@ -15,7 +15,7 @@ columns = {
 }
 
 examples = tf.data.Dataset.from_tensor_slices((columns, table.target.astype("int32")))
-examples = examples.shuffle(len(table.target), seed=1, reshuffle_each_iteration=False)  # sorted by outcome, as it is
+examples = examples.shuffle(len(table.target), seed=1, reshuffle_each_iteration=False)  # rows are not in random order
 train = data.distribute(examples.skip(100).shuffle(500).batch(BATCH)).prefetch(2)
 held_out = data.distribute(examples.take(100).batch(BATCH), job_name="held_out", uneven="keep")
 

@@ -31,7 +31,7 @@ COMMANDS = {
         "image": ("headrace.tensorflow.check_image", "check that TensorFlow, Keras, Horovod and MPI here agree"),
     },
 }
-"""Commands by purpose, each with a module and a description. `main`, or the function after `:`, runs the command."""
+"""Commands by purpose, each with its module and description. `MODULE` runs `main`, `MODULE:FUNCTION` the function."""
 DEPRECATED = {"start": "headrace.cli.start:start"}
 PLACES = DEPRECATED | {name: place for group in COMMANDS.values() for name, (place, _) in group.items()}
 """Modules by command, imported only when the command is called."""

@@ -26,7 +26,8 @@ def project(tmp_path_factory):
     subprocess.run(build, check=True)
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
     site = next((folder / "venv" / "lib").glob("python*/site-packages"))
-    # A folder in a .pth file lends its packages, but not its own .pth files, which name the checkout's headrace.
+    # Python finds the packages of a folder that a .pth file names, but does not read the .pth files in that folder.
+    # Those name the checkout's headrace.
     (site / "lent.pth").write_text(sysconfig.get_path("purelib"))
     (wheel,) = folder.glob("headrace-*.whl")
     pip = [folder / "venv" / "bin" / "python", "-m", "pip", "install", "--disable-pip-version-check", "-q"]

@@ -65,7 +65,7 @@ def test_digits_are_learned_with_identical_weights_and_a_complete_summary(tmp_pa
     expected = ["topology", "training_started", "first_step", "step", "checkpoint", "training_finished", "outcome"]
     for name in [*expected, "dispatcher_ready"]:
         assert run.events(name), f"no {name} event"
-    # The worker beside the ranks yields to them, and may be late to the end.
+    # The worker beside the ranks yields to them, and may not be ready before the job ends.
     assert [event.fields["n"] for event in run.events("workers_ready")] in (["3"], [])
     assert len(run.events("outcome")) == len(hosts)
     assert {"step_ms", "samples_per_s", "input_bound"} <= set(run.events("step")[0].fields)
@@ -113,7 +113,7 @@ def test_the_artificial_dataset_runs_on_loopback_addresses(tmp_path):
     assert run.code == 0, run.output[-4000:]
     assert run.summary["steps"] == 5
     ready = [event.fields["n"] for event in run.events("workers_ready")]
-    assert ready in (["4"], [])  # workers yield to the ranks beside them, and may be late to the end
+    assert ready in (["4"], [])  # workers yield to the ranks beside them, and may not be ready before the job ends
 
 
 @pytest.mark.parametrize(("how", "said"), [("raise", "raised ValueError: no good_reason at all"), ("kill", "SIGKILL")])

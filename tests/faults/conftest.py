@@ -1,4 +1,4 @@
-"""Fixtures that start steadily training jobs, for tests that break them."""
+"""Fixtures that start jobs with a steady pace, for tests that break the jobs."""
 
 import shutil
 
@@ -14,7 +14,7 @@ if not namespaces_allowed():
 
 @pytest.fixture
 def victim(tmp_path):
-    """Function that starts a steady TensorFlow job with further flags, and returns once it makes steps."""
+    """Function that starts a steady TensorFlow job with the given flags, and returns once the job makes steps."""
     source = copy_source(tmp_path / "source", STEADY, SILENT, HUNGRY)
 
     with victims(tmp_path) as begin:
@@ -31,7 +31,7 @@ def victim(tmp_path):
 
 @pytest.fixture
 def toy_victim(tmp_path):
-    """Function that starts a steady job without a framework, whose trainer and servers start in a moment."""
+    """Function that starts a steady job without a framework. The job's trainer and servers start in a moment."""
     source = copy_source(tmp_path / "source", *TOYS.glob("*.py"))
 
     with victims(tmp_path) as begin:

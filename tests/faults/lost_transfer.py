@@ -1,4 +1,4 @@
-"""A train_data.py for tests: once a file named `lost` exists, algo-2 cannot load headrace's own transfer."""
+"""A train_data.py for tests: if a file `lost` is beside it, algo-2 cannot load the library of headrace's transfer."""
 
 import os
 import sys

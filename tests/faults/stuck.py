@@ -1,4 +1,4 @@
-"""Hang while MPI ends, as Open MPI sometimes does: after the ranks' work, or once rank 1 has failed."""
+"""Hang while MPI ends, as Open MPI sometimes does. `--at end`: all ranks hang. `--at abort`: rank 1 fails and hangs."""
 
 import argparse
 import ctypes

@@ -1,4 +1,4 @@
-"""A preflight on hosts with a network measures all links, and names a slow link or a rank that gives no sign."""
+"""A preflight on hosts with a network measures all links. It names a slow link, and a rank that does not answer."""
 
 import json
 import os

@@ -58,7 +58,7 @@ def test_where_one_host_lacks_the_transfer_all_read_by_grpc_and_the_log_says_so(
     run = finish(job.process, job.folder)
     assert run.code == 0, run.output[-3000:]
     assert [event.fields["protocol"] for event in run.events("data_transfer")] == ["grpc"]
-    assert "batches travel over gRPC, at half the rate: algo-2/worker cannot send faster" in run.log("algo-3")
+    assert "batches travel over gRPC, at half speed: no headrace transfer on algo-2/worker" in run.log("algo-3")
 
 
 def test_a_network_cut_of_five_seconds_is_survived(toy_victim):
@@ -81,7 +81,7 @@ def test_a_slow_link_that_loses_frames_is_survived(toy_victim):
         link.communicate()
     assert run.code == 0, run.output[-3000:]
     for lost in run.events("host_lost"):
-        # The host ended once it knew the outcome, and its network with it. Only its answer can be lost.
+        # The host and its network ended after the host received the outcome. Only the host's answer can be lost.
         assert lost.fields["error"].startswith("has_not_received_the_outcome"), lost
         assert "event=outcome status=succeeded" in run.log(lost.fields["host"])
 

@@ -21,9 +21,9 @@ SANITIZERS = [
     "-fno-sanitize=null,nonnull-attribute,returns-nonnull-attribute,vptr", "-fdelete-null-pointer-checks",
 ]  # fmt: skip
 FINDINGS = (250159220065769,)
-"""Numbers of cases that once failed; they run first. If the generator changes, they become other cases."""
+"""Numbers (seeds) of cases that failed once; these run first. If the generator changes, a number gives another case."""
 ELEMENT_BYTES = 64 << 20
-"""Most bytes that an element may have here, so that a case ends soon."""
+"""Maximum number of bytes that an element may have here, so that a case ends soon."""
 # Ignore leaks and other faults of TensorFlow's own start-up.
 OPTIONS = "detect_leaks=0:detect_odr_violation=0:alloc_dealloc_mismatch=0:allocator_may_return_null=1"
 

@@ -1,7 +1,7 @@
 """A grammar of tf.data pipelines, drawn at random from sources and transformations as people write them.
 
-An element is a tuple of numbers, a tuple of vectors (a batch), or a list of numbers. `rows` returns the elements
-without their batches. A pipeline is data (names and numbers), so that a failure can be read and repeated.
+An element is a tuple of numbers, a tuple of vectors (a batch), or a list of numbers. `rows` takes batches apart and
+returns single elements. A pipeline is data (names and numbers), so that a failure can be read and repeated.
 """
 
 import dataclasses
@@ -34,7 +34,7 @@ class Pipeline:
 
     @property
     def keeping_the_rest(self):
-        """Return this pipeline with dropped last batches kept, except before steps that depend on positions."""
+        """Return this pipeline without `drop_remainder`, except before transformations that depend on positions."""
         steps, looks = [], False
         for name, number in reversed(self.steps):
             looks |= name in BY_PLACE
@@ -144,7 +144,7 @@ def sparse(n):
     return tf.SparseTensor([[n % 4]], [n], [4])
 
 
-# name: (kinds it takes, kind it makes (None: unchanged; "s", "-s": batched, unbatched), function)
+# name: (kinds it takes, kind it makes, function). The kind made: None if unchanged, "s" if batched, "-s" if unbatched.
 SINGLE, ANY = ("number", "pair"), ("number", "pair", "numbers", "pairs", "list", "lists")
 TRANSFORMATIONS = {
     "map": (("number", "pair", "numbers", "pairs"), None, lambda d, k: d.map(on_all(lambda x: x + k))),

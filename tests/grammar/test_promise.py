@@ -1,7 +1,7 @@
 """Workers and ranks yield what plain tf.data yields, or headrace refuses the pipeline and names a fix.
 
 HEADRACE_PIPELINES is the number of pipelines (24 in `make test`, 500 in `make grammar`); HEADRACE_SEED selects them.
-Workers run several pipelines at once, since each mostly waits for the heartbeats of the tf.data service.
+The test of workers reads several pipelines at once, since a pipeline mostly waits for tf.data service's heartbeats.
 """
 
 import collections
@@ -24,10 +24,11 @@ PIPELINES = int(os.environ.get("HEADRACE_PIPELINES", "24"))
 WORKERS = (1, 2, 4)
 AT_ONCE = 5
 NUMBERS = st.integers(0, 2**64 - 1)
-"""Seeds from which pipelines are drawn. hypothesis itself would draw few kinds of pipelines, and many twice."""
+"""Seeds from which pipelines are drawn. Hypothesis itself would draw few kinds, and would draw many pipelines twice."""
 CONSUME_S = 60
 OFTEN = 8
-"""Number of pipelines with a transformation of which one must be accepted. Other steps may rule out all of fewer."""
+"""If at least this many pipelines have an everyday transformation, one of the pipelines must be accepted. If fewer
+pipelines have the transformation, all of them may be refused for their other transformations."""
 EVERYDAY = ("zip with a range", "take", "skip", "enumerate", "shuffle", "repeat", "batch", "padded_batch", "interleave",
             "map", "filter", "cache", "concatenate", "list_files and interleave")  # fmt: skip
 how = {
@@ -102,7 +103,7 @@ class Readers:
 def compare(pipeline, files, got, drops):
     """Assert that `got` is what plain tf.data yields. If `drops`, last batches of workers or ranks may be missing."""
     in_order = tf.data.Options()
-    in_order.deterministic = True  # steps that look at positions would depend on load after "in any order"
+    in_order.deterministic = True  # otherwise positions after "in any order", and so results, depend on load
     pipeline = pipeline.keeping_the_rest if drops else pipeline
     expected = rows(pipeline.build(files).with_options(in_order))
     if drops:
@@ -115,7 +116,7 @@ def compare(pipeline, files, got, drops):
 
 @pytest.fixture
 def done():
-    """Numbers that have been tried. hypothesis often draws a number again."""
+    """The set of seeds that were tried already. The hypothesis library often draws the same seed again."""
     return set()
 
 
@@ -132,8 +133,8 @@ def drops_are_told(capfd):
 def drawn(chance, files):
     """Draw a pipeline that plain tf.data can run, and whose length tf.data knows correctly.
 
-    tf.data cannot concatenate batches of what `choose_from_datasets` chose. For an empty dataset that is repeated
-    without end and cut off by `take`, it gives a length, but no element.
+    Two kinds of pipelines are left out. tf.data fails when it concatenates batches of `choose_from_datasets`. tf.data
+    gives a length, but no element, if an empty dataset is repeated without end and then cut off by `take`.
     """
     while True:
         pipeline = pipeline_of(chance)

@@ -30,7 +30,7 @@ def account(tmp_path, monkeypatch):
 
 
 class Fake:
-    """A simulated account that tests inspect, and whose jobs they script."""
+    """A simulated account. Tests can inspect the account, and set in advance how its jobs end."""
 
     def __init__(self, waits):
         self.waits = waits
@@ -41,7 +41,7 @@ class Fake:
         return [job["TrainingJobName"] for job in self.sagemaker.list_training_jobs()["TrainingJobSummaries"]]
 
     def script(self, *ends):
-        """Set how the next jobs end: (status, FailureReason), or ("refused", error code) at their creation."""
+        """Set how each next job ends: (status, FailureReason), or ("refused", error code) if AWS refuses the job."""
         create, ends = self.backend.create_training_job, list(ends)
 
         def scripted(*args, **kwargs):
@@ -55,4 +55,4 @@ class Fake:
                 job.failure_reason = reason
             return job
 
-        self.backend.create_training_job = scripted  # moto drops it with the account
+        self.backend.create_training_job = scripted  # no undo is needed: moto drops this function with the account

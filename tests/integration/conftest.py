@@ -8,7 +8,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory):
-    """Function that starts a service with a number of workers, once per module. Tests may not break the service."""
+    """Function that returns a service with the given number of workers. A module's tests share it: do not break it."""
     from tests.integration.service import service
 
     running = {}

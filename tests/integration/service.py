@@ -92,7 +92,7 @@ def received(connection):
 
 
 def read(dataset, **how):
-    """Return a stream of a dataset that one worker makes whole and sends over headrace's own protocol."""
+    """Return a stream of a dataset. A worker makes the whole dataset, and sends it over headrace's own protocol."""
     from headrace.tensorflow import data
 
     how = {"sharding": "off", "data_transfer_protocol": "headrace", "exact": False} | how
@@ -100,9 +100,9 @@ def read(dataset, **how):
 
 
 def transferred(dataset):
-    """Return an iterator over a stream of a dataset; its first batch has come by headrace's own protocol.
+    """Return an iterator over a stream of a dataset. The iterator has taken one batch, by headrace's own protocol.
 
-    TensorFlow reads a worker over gRPC if the first connection takes more than a second, as on a busy machine.
+    On a busy machine a connection may take more than a second. TensorFlow then uses gRPC. So ten streams are tried.
     """
     from headrace.tensorflow.service import transfer
 
@@ -116,7 +116,7 @@ def transferred(dataset):
 
 
 class Ranks:
-    """Several ranks of a job that this process plays one after another. Each gets the values that rank 0 sent."""
+    """Several ranks of a job. This process plays one rank at a time. All ranks get the values that rank 0 sent."""
 
     def __init__(self, ranks):
         self.ranks, self.rank = ranks, 0
@@ -131,7 +131,7 @@ class Ranks:
 
     @contextlib.contextmanager
     def playing(self, rank):
-        """Make this process the given rank within the context."""
+        """Context in which this process plays the given rank."""
         from headrace.tensorflow.ranks import collectives
         from headrace.tensorflow.service import reader
 
@@ -149,7 +149,7 @@ class Ranks:
 
 
 def consumers(ranks, dataset, **how):
-    """Return the stream that `data.distribute` gives each of several ranks. Each stream ends by itself."""
+    """Return the streams that `data.distribute` gives to several ranks. By default, streams may differ in length."""
     from headrace.tensorflow import data
 
     of_ranks, streams = Ranks(ranks), []

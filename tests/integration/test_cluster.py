@@ -70,7 +70,7 @@ def source(tmp_path, launcher):
     folder.mkdir()
     (folder / "launcher.py").write_text(launcher)
     (folder / "headrace").mkdir()
-    (folder / "headrace" / "__init__.py").touch()  # so that the folder is used as it is
+    (folder / "headrace" / "__init__.py").touch()  # the folder counts as complete: headrace's own files are not added
     (folder / "train_dnn.py").write_text("")
     return f"--source_dir={folder}"
 
@@ -189,7 +189,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def run_impatiently(tmp_path, launcher, for_s=3600):
-    """Run a job whose hosts have one second to end after the leader, during its first `for_s` seconds."""
+    """Run a job. In its first `for_s` seconds, hosts get one second to end after the leader; later they get 60."""
     code = f"""
 import sys, threading
 sys.path.insert(0, {str(ROOT / "code")!r})
@@ -212,7 +212,7 @@ sys.exit(main(sys.argv[1:]))
 
 def test_a_host_that_ends_early_does_not_hurry_the_others(tmp_path):
     launcher = "import os, time\nif os.environ['SM_CURRENT_HOST'] == 'algo-2': os._exit(9)\ntime.sleep(10)"
-    _, summary = run_impatiently(tmp_path, launcher, for_s=6)  # algo-1 and the leader end with seconds between them
+    _, summary = run_impatiently(tmp_path, launcher, for_s=6)  # algo-1 and the leader end seconds apart
     assert {host: record["exit_code"] for host, record in summary["hosts"].items()} == {
         "algo-1": 0,
         "algo-2": 9,
@@ -224,7 +224,7 @@ def test_a_host_that_ends_early_does_not_hurry_the_others(tmp_path):
 def test_hosts_that_outlive_the_leader_are_killed_and_not_blamed(tmp_path):
     launcher = "import os, time\nif os.environ['SM_CURRENT_HOST'] == 'algo-3': os._exit(7)\ntime.sleep(600)"
     result, summary = run_impatiently(tmp_path, launcher)
-    assert "algo-1, algo-2 did not end with the other hosts" in result.stdout
+    assert "killing algo-1, algo-2: still running after other hosts have ended" in result.stdout
     assert summary["hosts"]["algo-1"]["exit_code"] == 137
     assert (summary["root_cause"]["host"], summary["root_cause"]["exit_code"]) == ("algo-3", 7)
 

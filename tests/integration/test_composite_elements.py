@@ -1,4 +1,4 @@
-"""Sparse and ragged elements, and datasets as elements, are shared exactly, wherever a pipeline makes them."""
+"""Sparse, ragged and dataset elements are split without loss or repeats, at whatever stage a pipeline makes them."""
 
 import os
 

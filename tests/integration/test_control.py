@@ -66,7 +66,7 @@ def test_a_silent_host_costs_one_deadline(served):
 
 
 class Line:
-    """A proxy to a server. After a cut, connections made before it carry nothing more."""
+    """A proxy to a server. After a call of `cut`, only connections that are made later carry data."""
 
     def __init__(self, port):
         self._port, self._cuts = port, 0

@@ -18,7 +18,7 @@ ELEMENTS = 600
 def begin_reading(ranks, dataset, **how):
     """Start consumers of one stream, each in a thread of its own.
 
-    Return the elements that each has got so far, and a function that returns them once all have ended.
+    Return a list of each consumer's elements so far, and a function that returns this list once all consumers end.
     """
     got = [[] for _ in range(ranks)]
     streams = consumers(ranks, dataset, **how)
@@ -93,7 +93,7 @@ def test_coordinated_reads_give_all_ranks_batches_of_the_same_length(use, server
     dataset = tf.data.Dataset.range(1000).repeat()
     dataset = dataset.map(lambda n: tf.ones([1 + n // 2 % 5])).apply(
         lambda d: d.batch(1)
-    )  # two elements in a row have one length, as bucketing makes them
+    )  # elements 0 and 1 have the same length, so do 2 and 3, and so on, as after bucketing
     streams = consumers(2, dataset, coordinated=True, sharding="off", job_name="coordinated")
 
     def consume(rank):

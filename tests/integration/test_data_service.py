@@ -1,4 +1,4 @@
-"""The launcher starts, awaits, restarts and reports on a data service that headrace does not know."""
+"""The launcher starts, awaits, restarts and reports on a data service that is not one of headrace's own."""
 
 from pathlib import Path
 

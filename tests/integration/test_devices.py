@@ -10,7 +10,7 @@ from headrace.tensorflow.ranks import devices
 
 
 class Config:
-    """A stand-in for tf.config on a host with GPUs. If `begun`, nothing can be changed any more."""
+    """A stand-in for tf.config on a host with GPUs. If `begun`, TensorFlow is initialized: nothing can be changed."""
 
     def __init__(self, gpus, visible=None, begun=False, threads=0):
         self.gpus = [f"GPU:{n}" for n in range(gpus)]

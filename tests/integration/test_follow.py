@@ -26,7 +26,7 @@ class Sagemaker:
 
 
 class Logs:
-    """A logs client with one stream and one line a page. An error among the pages is raised once."""
+    """A fake logs client with one stream and one line on each page. A page that is an exception is raised once."""
 
     def __init__(self, *pages):
         self.pages = list(pages)
@@ -55,7 +55,7 @@ class Account:
 
 @pytest.fixture
 def followed(monkeypatch):
-    """Function that follows a job with these answers, and returns its end (or error) and the printed lines."""
+    """Function that follows a job with fake clients. Returns the job's last status or an error, and printed lines."""
 
     def play(sagemaker, logs):
         account, said, clock = Account(sagemaker, logs), [], [0.0]
@@ -119,7 +119,7 @@ def test_no_line_is_lost_and_none_comes_twice_when_a_page_is_refused(code):
 
 
 class LateLogs(Logs):
-    """A logs client that gets one more page before each look."""
+    """A logs client whose stream grows by one page before each poll. If a page is None, the stream does not grow."""
 
     def __init__(self, *pages):
         super().__init__()

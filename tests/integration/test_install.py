@@ -105,7 +105,7 @@ def test_the_transfers_library_is_compiled_once_and_fetched_by_the_next_job(tmp_
     assert second.read_bytes() == first.read_bytes()
     bucket.put_object(Bucket="wheels", Key="job/wheels/transfer/other.so", Body=b"no library")
     assert transfer_build.main([f"--library={tmp_path / 'other.so'}"]) == 1
-    assert "the library built before does not load" in capfd.readouterr().err
+    assert "the library fetched from S3 does not load" in capfd.readouterr().err
 
 
 def copy_of_code(tmp_path):

@@ -47,7 +47,7 @@ def test_describe_prints_the_topology_as_json_and_as_a_table(tmp_path):
 
 def test_help_is_for_people_and_a_hyperparameter_named_help_is_none(tmp_path):
     assert "--describe" in launch(tmp_path, "--help").stdout
-    assert launch(tmp_path, "--help", "me", "-h", "64").returncode == 2  # past the flags, it found no topology
+    assert launch(tmp_path, "--help", "me", "-h", "64").returncode == 2  # flags accepted; then no topology found
 
 
 @pytest.mark.parametrize(

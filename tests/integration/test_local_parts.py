@@ -1,4 +1,4 @@
-"""Listed, parsed and random data are shared: ranks, or workers, together yield what plain tf.data yields."""
+"""Datasets of files, parsed records or random numbers are split. All parts together are what plain tf.data yields."""
 
 import functools
 
@@ -66,7 +66,7 @@ def test_what_is_drawn_with_a_seed_stays_with_its_element(drawn, use, servers, m
         (Dataset.zip((Dataset.range(9), Dataset.random())), r"Dataset.random\(seed=…\)"),
         (Dataset.random(seed=3, rerandomize_each_iteration=True).take(9), r"Dataset.random\(seed=…\)"),
         (Dataset.random(seed=3, rerandomize_each_iteration=True), "every worker would draw the same"),
-        (Dataset.range(9).rejection_resample(lambda n: tf.cast(n % 2, tf.int32), [0.5, 0.5]), "by the element itself"),
+        (Dataset.range(9).rejection_resample(lambda n: tf.cast(n % 2, tf.int32), [0.5, 0.5]), "uses only the element"),
     ],
 )
 def test_what_is_drawn_anew_each_time_is_refused_with_what_to_draw_instead(drawn, advice, monkeypatch):
@@ -195,7 +195,7 @@ def seen(dataset):
 
 @pytest.mark.parametrize("after", [lambda each: each, lambda each: each.prefetch(2), lambda each: each.shuffle(9)])
 def test_a_cache_is_a_ranks_own_and_not_that_of_the_scripts_dataset(after, monkeypatch):
-    """A script may adapt layers to the whole dataset before training, and evaluate models with it afterwards."""
+    """A script's dataset stays whole: the script may adapt layers to it before training, and evaluate with it later."""
     monkeypatch.setattr(collectives, "size", lambda: 2)
     monkeypatch.setattr(collectives, "of_all_ranks", lambda value, *_: [value])
     whole, filled = cached([]), cached(reads := [])

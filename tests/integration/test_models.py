@@ -20,7 +20,7 @@ def alone(monkeypatch):
 
 
 class Adversaries(keras.Model):
-    """A model of two networks with an optimizer each, a teacher that every step changes, and a count of steps."""
+    """A model with two networks. Each has its own optimizer. Each step changes the variables `steps` and `teacher`."""
 
     def __init__(self):
         super().__init__()

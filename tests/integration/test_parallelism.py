@@ -1,4 +1,4 @@
-"""Stages whose parallelism a script leaves to TensorFlow use the rank's share of the host's processors."""
+"""With AUTOTUNE, parallelism is the rank's share of the host's processors, or TensorFlow's value if that is larger."""
 
 import os
 

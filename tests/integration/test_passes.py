@@ -1,4 +1,4 @@
-"""Each pass and repetition of a shuffled listing has another order, and no worker holds what others could make."""
+"""Each pass and repetition of a shuffled listing has another order. A slow worker leaves elements to faster workers."""
 
 import itertools
 from collections import Counter
@@ -22,7 +22,7 @@ _names = itertools.count()
 
 @pytest.fixture
 def served(servers, use):
-    """Function that makes this process read from a service with a number of workers."""
+    """Function that makes this process read from a service with the given number of workers."""
     return lambda workers: use(servers(workers).address)
 
 
@@ -145,7 +145,7 @@ def test_of_a_listing_without_end_no_element_comes_again_before_the_others_came(
     served(2)
     batches = iter(distributed(REPEATED[name].map(lambda n: n + 0)))
     every = [[int(n) for _ in range(ELEMENTS // BATCH) for n in next(batches)] for _ in range(4)]
-    # Elements that workers still hold when the last one is given out may come within the next repetition.
+    # Elements that workers still hold when a repetition's last element is given out may come in the next repetition.
     assert all(len(set(each)) > 0.8 * ELEMENTS for each in every)
     assert all((each == sorted(each)) <= (name == "not shuffled") for each in every)
 
@@ -180,4 +180,4 @@ def test_workers_shuffle_what_is_huge_and_what_a_cache_repeats(monkeypatch):
     assert not orders(dataset.repeat(2).repeat().batch(BATCH))
     monkeypatch.setattr(epoch_orders, "ORDERS_BYTES", 3 * DatasetGraph(dataset).definition.ByteSize())
     assert not orders(dataset)
-    assert len(orders(dataset.repeat())) == 1  # each repetition has an order of its own
+    assert len(orders(dataset.repeat())) == 1  # one is enough: within it, each repetition has another order

@@ -15,12 +15,14 @@ from tests.integration.account import BUCKET, REGION, SMALL
 from tests.support import ROOT
 
 ACTIONS = {"HeadBucket": "ListBucket", "ListObjectsV2": "ListBucket", "HeadObject": "GetObject"}
-"""IAM's names of S3 operations, where they differ (the S3 documentation, actions and permissions)."""
+"""IAM actions of S3 operations, where the two have different names. Source: the S3 documentation."""
 NO_PERMISSION = {"sts:GetCallerIdentity"}
 OF_SAGEMAKER = re.compile(
     r"iam:PassRole|sagemaker:AddTags|s3:AbortMultipartUpload|ecr:.*|logs:.*|cloudwatch:PutMetricData"
 )
-"""Actions that SageMaker checks on behalf of a call, or does itself with the job's role."""
+"""Actions that policies may allow even if these tests do not call them. boto3 calls `s3:AbortMultipartUpload` if an
+upload in parts fails. SageMaker checks others, such as `iam:PassRole`, when headrace creates a job. SageMaker itself
+calls the rest, with the job's role."""
 
 
 def policies():
@@ -46,7 +48,7 @@ def test_who_submits_may_do_just_what_start_job_and_the_dashboard_do(aws, called
     called.clear()
     assert main(["--role", "Mine", *SMALL[2:]]) == 0
     assert headrace(["dashboard", "job", "--region", REGION, "--create"]) == 0
-    theirs = {"sagemaker:StopTrainingJob"}  # at Ctrl-C, which tests/integration/test_submit.py tests
+    theirs = {"sagemaker:StopTrainingJob"}  # called at Ctrl-C; tests/integration/test_submit.py tests this call
     allowed, _ = policies()
     named = {each.replace("monitoring:", "cloudwatch:") for each in called | theirs} - NO_PERMISSION
     assert named - allowed == set()

@@ -39,7 +39,7 @@ def spec(code, tmp_path, **options):
 
 
 def supervise(*codes, tmp_path, **options):
-    """Run the programs until all are up; return the log and the pids that lived then."""
+    """Start the programs, wait until all are up, and end them. Return the log and the pids of their processes."""
     out = io.StringIO()
     with Supervisor(HostLog("algo-1", out), 3, GRACE_S) as supervisor:
         for code in codes:
@@ -105,7 +105,7 @@ def test_a_dead_server_comes_back_and_its_last_words_are_kept(tmp_path):
 
 
 def test_a_child_of_low_priority_yields_with_its_whole_session(tmp_path):
-    """If the kernel divides processors between sessions first, the niceness of a process alone has no effect."""
+    """The kernel may share processors equally among sessions. Then a process's niceness counts only in its session."""
     code = "import os; print(os.nice(0), open('/proc/self/autogroup').read().strip(), 'up', flush=True)"
     if not os.path.exists("/proc/self/autogroup"):
         code = "import os; print(os.nice(0), '/autogroup-0 nice 19 up', flush=True)"
@@ -167,9 +167,9 @@ def test_a_process_waits_for_its_busy_threads_of_a_name_and_for_no_others():
     block = bytes(64 << 20)
 
     def work(name, until):
-        ctypes.CDLL(None).prctl(15, name, 0, 0, 0)  # PR_SET_NAME: Python names threads in Linux from 3.14 on only
+        ctypes.CDLL(None).prctl(15, name, 0, 0, 0)  # PR_SET_NAME: before 3.14, Python tells Linux no thread names
         while not until():
-            hashlib.sha256(block).digest()  # without Python's lock: a thread that waits for that seems to rest
+            hashlib.sha256(block).digest()  # releases the GIL: a thread that waits for the GIL would seem idle
         resting.set()
         over.wait()
 
@@ -182,7 +182,7 @@ def test_a_process_waits_for_its_busy_threads_of_a_name_and_for_no_others():
     wait_for(lambda: any(b"pt_gloo" in each.read_bytes() for each in tasks.glob("*/comm")), "the thread's name")
     processes.wait_for_threads("pt_gloo", 60.0)
     assert resting.is_set() and threads[1].is_alive()
-    processes.wait_for_threads("", 0.1)  # all threads: this one runs, so they never all rest
+    processes.wait_for_threads("", 0.1)  # "" selects all threads. This one runs, so the wait lasts to its limit
     over.set()
     for thread in threads:
         thread.join()

@@ -1,4 +1,4 @@
-"""If the batches of a dataset can be counted, each rank has its own part, and knows its number of batches."""
+"""If a dataset's batches can be counted, each rank has its own part, and knows how many batches this part has."""
 
 import collections
 

@@ -1,4 +1,4 @@
-"""Parts of TFRecord files by number (`take`, `skip`, `enumerate`) are exact, and read each file twice at most."""
+"""`take`, `skip` and `enumerate` of TFRecord files' records are split exactly, and each file is read at most twice."""
 
 import os
 from pathlib import Path

@@ -24,7 +24,7 @@ class Ragged(tf.experimental.ExtensionType):
     ("elements", "advice"),
     [
         (tf.data.Dataset.range(8).window(2), "the dataset's elements are datasets.*flat_map them"),
-        (tf.data.Dataset.range(8).map(Ragged), "of an ExtensionType.*make a dict or a tuple of its tensors"),
+        (tf.data.Dataset.range(8).map(Ragged), "of an ExtensionType.*make a dict or tuple of its tensors"),
     ],
     ids=["windows", "a type of the script's"],
 )
@@ -93,6 +93,6 @@ def test_arrays_are_refused_with_what_to_make_of_them():
 @pytest.mark.parametrize("again", [data.distribute, data.split_by_rank])
 def test_a_dataset_is_distributed_once(again):
     once = data.distribute(tf.data.Dataset.range(8).batch(2))
-    with pytest.raises(InputError, match="made from one that data"):
+    with pytest.raises(InputError, match="comes from data"):
         again(once.map(lambda x: x + 1).prefetch(2))
     assert sum(len(batch) for batch in once) == 8

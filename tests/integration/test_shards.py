@@ -13,7 +13,7 @@ COUNTS = [40, 25, 60, 31]
 
 
 class Saved:
-    """A stand-in for a checkpoint that holds only the ledger."""
+    """A stand-in for a checkpoint. The stand-in holds only the ledger."""
 
     def __init__(self, state=None):
         self.state = state
@@ -46,7 +46,7 @@ def batches_of(shards, name, batch=8):
 
 
 def train(shards, name, steps):
-    """Make some steps, and return the tags of their batches, without those of prefetched batches."""
+    """Make some steps, and return the tags of the batches trained on, but not of batches that were only prefetched."""
     seen = []
     for step, (tags, _) in enumerate(batches_of(shards, name).take(steps + 3).prefetch(3)):
         if step == steps:

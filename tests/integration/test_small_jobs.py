@@ -105,7 +105,7 @@ batches = data.distribute(tf.data.Dataset.range(8).batch(2).repeat())
     ("script", "timeout_s", "said"),
     [
         (HANGS, 5, "no rank has read data through headrace, so the script itself hangs"),
-        (READS + HANGS, 25, "all ranks waited for data, or hung in the script itself"),
+        (READS + HANGS, 25, "all ranks waited for data, or the script itself hangs"),
     ],
     ids=["without a dataset", "with one"],
 )

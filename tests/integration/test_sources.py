@@ -1,4 +1,4 @@
-"""Small elements are handed out in large blocks, and elements that may take long in small ones."""
+"""Small elements are handed out in large blocks. Elements that may take long are handed out in small blocks."""
 
 import pytest
 import tensorflow as tf

@@ -1,4 +1,4 @@
-"""Each part of a shuffled listing has elements from everywhere that the shuffle reaches."""
+"""A shuffle moves elements within a window. Each block of a shuffled listing has elements from the whole window."""
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ def labels():
 
 
 def of_blocks(dataset, numbers):
-    """Return the batches of the whole pipeline, made from these blocks of its only listing."""
+    """Return the batches that a pipeline makes from some blocks of its only source. `numbers` selects the blocks."""
     graph = DatasetGraph(dataset)
     (source,) = find_sources(graph)
     order = source.shuffle and source.shuffle.order(source.elements)

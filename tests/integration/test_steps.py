@@ -1,4 +1,4 @@
-"""Callbacks follow the training steps, and none makes a step wait."""
+"""Callbacks observe the training steps, and no callback makes a step wait."""
 
 import threading
 
@@ -43,7 +43,7 @@ def ours(tmp_path):
 
 @pytest.fixture
 def in_the_background(monkeypatch):
-    """Make Keras treat its backend as thread-safe, as it treats JAX, but not yet TensorFlow."""
+    """Treat Keras's TensorFlow backend as thread-safe. Keras itself does this only for the JAX backend so far."""
     monkeypatch.setattr(callback_list.backend, "IS_THREAD_SAFE", True)
 
 
@@ -108,7 +108,7 @@ def test_where_measure_is_on_some_ranks_only_no_step_is_made_beside_the_others(m
     first.on_train_begin()
     measure.on_train_begin()
     measure.on_train_end()
-    assert "give fit a callbacks.Measure on every rank" in capsys.readouterr().out
+    assert "pass a callbacks.Measure to fit() on every rank" in capsys.readouterr().out
     assert all(map(np.array_equal, weights, trained.get_weights()))
 
 

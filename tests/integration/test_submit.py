@@ -33,7 +33,7 @@ def test_a_job_is_submitted_followed_and_ends_well(aws, capsys):
 
 
 TWO_MINUTES = ["--max_run", "120"]
-"""Flags with which a job on the hosts of SMALL costs less than ten dollars."""
+"""Flag that ends a job after two minutes, so that a job on the hosts of SMALL costs less than ten dollars."""
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_the_uploaded_archive_holds_exactly_the_source_dir(aws):
     code = ROOT / "code"
     tracked = subprocess.run(["git", "ls-files"], cwd=code, capture_output=True, text=True, check=True).stdout.split()
     assert set(tracked) <= set(packed)
-    told = packed.pop("constraints.txt")  # only the versions that must agree on hosts
+    told = packed.pop("constraints.txt")  # only the versions that must be the same on all hosts
     assert b"tensorflow==" in told and (code / "constraints.txt").read_bytes().startswith(told)
     assert {name: (code / name).read_bytes() for name in packed} == packed
     submitted = aws.sagemaker.describe_training_job(TrainingJobName="job")["HyperParameters"]

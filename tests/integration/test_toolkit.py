@@ -28,7 +28,7 @@ print(json.dumps({"environ": env.to_env_vars(), "arguments": env.to_cmd_args()})
 OURS_ALONE = {"SAGEMAKER_BASE_DIR", "TRAINING_JOB_NAME", "TRAINING_JOB_ARN"}
 THEIRS_ALONE = {"SM_TRAINING_ENV"}
 OF_THE_BASE_FOLDER = {"SM_MODULE_DIR"}
-"""Variables that are always /opt/ml/code in the toolkit, and the folder of the code in headrace."""
+"""Variables that the toolkit always sets to /opt/ml/code. headrace sets them to the folder of the host's code."""
 
 
 def test_environment_and_arguments_are_the_toolkits(tmp_path):

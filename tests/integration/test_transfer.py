@@ -1,4 +1,4 @@
-"""Batches arrive bit for bit over headrace's own protocol, or over gRPC without its library. Nothing hangs."""
+"""Batches arrive bit for bit over headrace's own protocol. If that is not built, gRPC is used. Nothing hangs."""
 
 import os
 import socket
@@ -101,7 +101,7 @@ def test_a_worker_whose_port_is_taken_ends_and_says_which(tmp_path):
 
 
 def test_who_first_asks_for_it_has_it_built_and_the_others_wait(tmp_path):
-    compiler = tmp_path / "g++"  # takes its time, and gives what setup has compiled
+    compiler = tmp_path / "g++"  # a slow stand-in for g++: it copies the library that setup has compiled
     lent = transfer.library_path()
     compiler.write_text(f'#!/bin/sh\nsleep 2\nwhile [ "$1" != -o ]; do shift; done\ncp {lent} "$2"\n')
     compiler.chmod(0o755)
@@ -126,7 +126,7 @@ def test_what_cannot_be_built_is_not_tried_again_by_each_worker(tmp_path, monkey
         assert build.main(["--once", f"--library={tmp_path / 'new.so'}"]) == 1
     assert build.main(["--once", f"--library={tmp_path / 'new.so'}"]) == 1
     said = capfd.readouterr().err
-    assert said.count("over gRPC, at half the rate: g++ is not installed") == 2
+    assert said.count("over gRPC, at half speed: g++ is not installed") == 2
 
 
 @pytest.mark.parametrize(

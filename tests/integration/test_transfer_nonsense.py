@@ -20,7 +20,7 @@ HELLO_BYTES = len(HANDSHAKE.magic) + NONCE_BYTES
 
 @contextlib.contextmanager
 def worker_that_says(port, secret, message):
-    """Act as a worker with this secret, which admits any client and answers each request with `message`."""
+    """Act as a worker that has this secret, admits any client, and answers each request with `message`."""
 
     def answer(connection):
         nonce = bytes(NONCE_BYTES)
@@ -47,7 +47,7 @@ def worker_that_says(port, secret, message):
 
 
 def element(dtype, dimensions, size, content=None):
-    """Return the message of an element with one tensor, as described. `content` is for one not sent as raw memory."""
+    """Return a message that announces an element of one tensor. `content`: its bytes if not sent as raw memory."""
     about = struct.pack("<iiQQ", dtype.as_datatype_enum, len(dimensions), size, content is not None)
     about += struct.pack(f"<{len(dimensions)}q", *dimensions)
     return struct.pack("<iBBxxqQ", 0, 0, 0, 0, len(about)) + about + (content or b"")
@@ -62,7 +62,7 @@ def incomplete_text(count, text=b"x"):
 
 
 def variant(*tensors):
-    """Return the message of a variant that is not the tensor it should be, but that TensorFlow's decoder accepts."""
+    """Return a message whose variant claims to be a tensor, but is invalid. TensorFlow's own code decodes variants."""
     proto = tf.make_tensor_proto([0])
     proto.Clear()
     proto.dtype = tf.variant.as_datatype_enum
@@ -116,8 +116,8 @@ def test_a_worker_that_does_not_hold_the_secret_gives_nobody_a_batch(stream):
     got = []
     threading.Thread(target=lambda: got.extend(map(int, batches)), daemon=True).start()
     with worker_that_says(port, "another secret", element(tf.int64, [], 8) + b"\xff" * 8):  # -1
-        time.sleep(2)  # it is asked again and again
+        time.sleep(2)  # meanwhile the reader asks this worker again and again
     before = len(got)
     running.workers[0] = running.start_worker(running.worker_ports[0])
-    wait_for(lambda: len(got) > before + 100, "batches of the job's own worker")  # more than were on their way
+    wait_for(lambda: len(got) > before + 100, "batches of the job's own worker")  # more batches than were in flight
     assert -1 not in got, "a batch came from a worker of another job"

@@ -1,4 +1,4 @@
-"""Each end of the transfer waits for the other as long as a job allows, but not for a process that hangs."""
+"""Readers and workers wait for each other within the job's time limits, but not for a process that hangs."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ from tests.support import ROOT, WAIT_S
 
 
 def reading_ahead(stream):
-    """Return an iterator past its one local element, whose thread already requests elements of the stream."""
+    """Return an iterator that has yielded a local element, and whose thread already requests elements of the stream."""
     batches = iter(tf.data.Dataset.range(1).concatenate(stream).prefetch(2))
     next(batches)
     return batches
@@ -28,7 +28,7 @@ def test_a_reader_that_ends_while_it_waits_for_a_batch_ends_at_once(tmp_path, us
         use(running.address)
         waiting = reading_ahead(read(never))
         time.sleep(1)  # an unanswered request leaves no sign to wait for
-        del waiting  # must not wait for longer than a test may take
+        del waiting  # ends the reader: this must not take longer than a test may take
 
 
 def test_a_reader_that_ends_while_a_worker_does_not_answer_ends_at_once(tmp_path, use):
@@ -106,7 +106,8 @@ def test_a_consumer_that_is_suspended_less_than_stall_timeout_s_loses_no_batch(t
 def suspend_within_a_batch(reader, port):
     """Suspend the reader while the worker has more data to send than the kernels can buffer.
 
-    Return False if the reader ends before, or reads over gRPC, as TensorFlow does if a connection takes over a second.
+    Return False if the reader ends before the worker has so much data. This happens too if the reader reads over gRPC,
+    which TensorFlow does if a connection takes more than a second.
     """
     while reader.poll() is None:
         reader.send_signal(signal.SIGSTOP)

@@ -1,4 +1,4 @@
-"""Only clients with the job's secret can use a worker's transfer port. Others get, cost and delay nothing."""
+"""Only clients with the job's secret can use a worker's port. Others get no element, cause no loss, delay nobody."""
 
 import collections
 import contextlib
@@ -23,7 +23,7 @@ DELAY_LIMIT_S = LIMIT_S / 2
 
 
 def unauthenticated_word(name, address):
-    """Return the bytes of a client that knows everything but the secret."""
+    """Return the bytes that a client sends if it knows everything but the secret."""
     magic, nonce = HANDSHAKE.magic, bytes(NONCE_BYTES)
     if name == "replay":
         return overheard(address)
@@ -72,7 +72,7 @@ def test_unauthenticated_get_no_element_and_cost_none(servers, use, name):
 
 
 def usual_admission_s(address):
-    """Return the median time in which a rank is admitted, since other work on this machine delays some."""
+    """Return how long a rank's admission takes: the median, because other work here delays some admissions."""
     took_s = []
     for _ in range(21):
         started = time.monotonic()
@@ -99,7 +99,7 @@ def test_clients_who_keep_connecting_delay_nobody(stream):
 
     def connect():
         held = collections.deque(maxlen=500)
-        while not ended.wait(0.0005):  # still thousands a second, of which a worker holds 64
+        while not ended.wait(0.0005):  # still thousands of connections a second; a worker holds 64 of them
             with contextlib.suppress(OSError):
                 held.append(socket.create_connection(address, 5, source_address=("127.0.0.2", 0)))
 

@@ -88,7 +88,7 @@ def test_what_only_this_process_has_is_refused_with_the_line(use, servers):
     numbers = iter(tf.data.Dataset.range(1000))
     use(servers(1).address)
     for number, function in enumerate((table.lookup, lambda n: n + next(numbers))):
-        with pytest.raises(InputError, match=r"variables.py:\d+: map\(.+\): its function captures what only"):
+        with pytest.raises(InputError, match=r"variables.py:\d+: map\(.+\): its function uses an object that"):
             data.distribute(tf.data.Dataset.range(8).map(function).batch(4), job_name=f"own-{number}")
 
 

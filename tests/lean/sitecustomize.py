@@ -1,8 +1,9 @@
-"""Let Keras start without the optional packages that it imports where they are installed, if `LEAN_KERAS` is set.
+"""If `LEAN_KERAS` is set, hide optional packages from Keras. Keras imports such packages if they are installed.
 
-These are a third of the processor time of `import tensorflow`, in each of the hundreds of processes that tests start.
-Hosts with headrace[local] alone do not have them either. Scripts can import them before or after TensorFlow. The
-editable installation of a checkout puts this folder on the path, where every Python imports this module as it starts.
+The imports take a third of the processor time of `import tensorflow`, in each of the tests' hundreds of processes.
+Hosts that install only headrace[local] lack these packages too. A script can still import the packages, before or after
+TensorFlow. The editable installation of a checkout puts this folder on the path. So every Python of that environment
+imports this module as it starts.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""The walk-through runs from top to bottom. Notebooks are stored with outputs, which name no folder of a machine."""
+"""The walk-through runs from top to bottom. Notebooks are stored with outputs, which contain no machine's paths."""
 
 import nbformat
 import pytest

@@ -1,4 +1,4 @@
-"""Each snippet for an SDK in the documentation submits the job that it describes, in that SDK's environment."""
+"""Each SDK's snippet in docs/submit.md submits the job that the page describes. The snippet runs with that SDK."""
 
 import json
 import subprocess

@@ -147,7 +147,7 @@ class Cluster:
             _ip(f"link del to-{name}")
 
     def processes(self, name: str) -> dict[int, str]:
-        """Return the command lines of a host's processes, by process ID outside the host."""
+        """Return a dict from process ID to command line, for a host's processes. The IDs are valid outside the host."""
         found = {}
         own = os.readlink(f"/proc/{self.hosts[name].pid}/ns/net")
         for entry in filter(str.isdigit, os.listdir("/proc")):
@@ -157,7 +157,7 @@ class Cluster:
         return found
 
     def job_processes(self) -> list[str]:
-        """Return the processes of jobs on all hosts, running or left behind."""
+        """Return, for all hosts, the processes of running jobs and the processes that ended jobs left behind."""
         own = ("unshare ", "/bin/sh -c \nread", "sleep 1", shutil.which("slurmd") or "")
         return [
             f"{name}: {command}"
@@ -167,7 +167,7 @@ class Cluster:
         ]
 
     def left_behind(self) -> list[str]:
-        """Return the processes of jobs that stay: Slurm's own daemon of a job ends a moment after the job."""
+        """Return the jobs' processes that remain after a minute. Slurm's own daemon ends soon after its job."""
         deadline = time.monotonic() + 60
         while (found := self.job_processes()) and time.monotonic() < deadline:
             time.sleep(0.1)

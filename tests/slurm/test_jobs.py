@@ -1,4 +1,4 @@
-"""A job on real Slurm has the right roles, its results and one outcome, and leaves no process."""
+"""A job on real Slurm: hosts get the right roles and report one outcome, results are kept, and no process remains."""
 
 import json
 import os

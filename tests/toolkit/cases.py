@@ -26,7 +26,7 @@ LATE_S = 60.0
 
 @dataclass(frozen=True)
 class Case:
-    """A job, the rank or host that is killed once it makes steps, and the root cause that all hosts must report."""
+    """A job, the rank or host to kill once the job makes steps, and the root cause that all hosts must report."""
 
     flags: tuple[str, ...]
     dies: tuple[str, str] | None = None
@@ -39,7 +39,7 @@ class Case:
     toys: bool = True
     """Whether the job uses the trainer and data service of tests/faults/toys, which start in a moment."""
     ways: tuple[str, ...] = WAYS
-    """The ways to run the case. Its results must be alike if `SIMULATED` is one of them."""
+    """The ways to run the case. If `SIMULATED` is one of the ways, the result must not depend on the way."""
 
 
 GIVEN = {
@@ -55,7 +55,7 @@ GIVEN = {
     "flag": "--processes_per_host",
     "k": "v",
 }
-"""Hyperparameters that a program on the way to the script might misread."""
+"""Hyperparameters that are easy to misread on their way to the script."""
 
 CASES = {
     # The toys' trainer would not wait for the data host.
@@ -63,7 +63,7 @@ CASES = {
     "homogeneous with the data service, two hosts": Case(
         (*HOMOGENEOUS, "--tf_data_mode=service", *TWO_HOSTS), ways=(SIMULATED, MPI)
     ),
-    # A preflight needs TensorFlow on all hosts, which takes a minute of CPU time for each way.
+    # A preflight needs TensorFlow on all hosts. That takes a minute of CPU time for each way to run the case.
     "homogeneous with the data service, two hosts, with a preflight": Case(
         (*HOMOGENEOUS, "--tf_data_mode=service", *TWO_HOSTS, "--preflight"), toys=False, ways=(SIMULATED, LAUNCHER)
     ),
@@ -91,7 +91,7 @@ CASES = {
 
 @dataclass(frozen=True)
 class Played:
-    """The result of a case, as far as it can be compared between the ways to run it."""
+    """The parts of a case's result that can be compared between the ways to run the case."""
 
     exit_codes: dict[str, int]
     """Exit codes of the hosts that ended by themselves."""
@@ -129,8 +129,9 @@ def play(case: Case, way: str, source: Path, folder: Path) -> Played:
 def _strike(job: ToolkitJob, host: str, what: str, way: str) -> list[str]:
     """Kill the rank or host, and return the hosts that must not be waited for.
 
-    These are the killed host and, if the toolkit started MPI, dnn hosts that only joined. After a failed mpirun these
-    wait minutes for a file that never comes, and then report success (sagemaker-training 5.1, `WorkerRunner.run`).
+    A killed host is one of them. If the toolkit started MPI, so are all dnn hosts except the leader: after a failed
+    mpirun they wait minutes for a file that never comes, and then report success (sagemaker-training 5.1,
+    `WorkerRunner.run`).
     """
     if what == "host":
         job.kill(host)

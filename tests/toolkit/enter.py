@@ -4,9 +4,9 @@
         python enter.py NETWORK_FD NAME ADDRESS FOLDER HOSTS_FILE SSH_DIR KEPT -- COMMAND…
 
 A host has its own network, name, processes and mounts. FOLDER is its /opt/ml. The toolkit writes to /tmp, /run and
-/etc/environment, so each host has its own. It has its own /dev/shm too, because MPI names shared memory by host and
-process number, and other jobs have the same ones. Its files for sshd are like those of AWS's image. KEPT names folders,
-separated by colons, that stay visible at their paths.
+/etc/environment, so each host has its own. Each host has its own /dev/shm too, because MPI names shared memory by host
+and process number, and hosts of other jobs have the same names and process numbers. A host's files for sshd are like
+those of AWS's image. KEPT names folders, separated by colons, that stay visible at their paths.
 """
 
 import os
@@ -35,7 +35,7 @@ Host *
   LogLevel ERROR
 """
 PAM = "auth required pam_permit.so\naccount required pam_permit.so\nsession required pam_env.so\n"
-"""Sessions get the variables in /etc/environment. In this way the toolkit's variables reach MPI daemons."""
+"""PAM's rules for sshd. With them, MPI daemons get the variables that the toolkit writes to /etc/environment."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Simulated SageMaker hosts, made from a CreateTrainingJob request; the toolkit's `train` starts the source on them."""
+"""Simulated SageMaker hosts, made from a CreateTrainingJob request. The toolkit's `train` runs the job's code there."""
 
 import contextlib
 import json
@@ -22,7 +22,7 @@ from tests.support import ROOT, wait_for
 
 SSHD = "/usr/sbin/sshd"
 END_S = 600
-"""Seconds that hosts may take to end; the toolkit itself sleeps for a minute."""
+"""Limit in seconds on waits for hosts. It is long because the toolkit itself sleeps for a minute."""
 IMAGE_ENVIRONMENT = {
     "LANG": "C.UTF-8",
     "PYTHONUNBUFFERED": "1",
@@ -44,7 +44,7 @@ def why_not() -> str:
 
 
 def submit(job_name: str, *flags: str) -> dict:
-    """Return the request that start_job.py would send with network isolation; it says where hosts find the source."""
+    """Return start_job.py's request for a job with network isolation. The job's hosts read the source from a folder."""
     account = ["--role=arn:aws:iam::123456789012:role/headrace", "--region=us-east-1", "--enable_network_isolation"]
     command = [sys.executable, str(ROOT / "start_job.py"), "--dry_run", f"--job_name={job_name}", *account, *flags]
     printed = subprocess.run(command, capture_output=True, text=True, check=False)

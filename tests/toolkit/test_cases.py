@@ -1,4 +1,4 @@
-"""A job that SageMaker's own `train` command starts from the packed source behaves as on the simulated cluster."""
+"""If SageMaker's own `train` command starts a job from packed source, the job behaves as on the simulated cluster."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -13,13 +13,14 @@ from tests.toolkit.cases import CASES, GIVEN, SIMULATED, WAYS, play
 from tests.toolkit.hosts import why_not
 
 AT_ONCE = 3
-"""Most jobs that run at once. The toolkit sleeps half a minute at a job's end, but waiting ranks use processors."""
+"""Maximum number of jobs that run at once. It is more than one, since the toolkit sleeps half a minute at a job's end.
+It is small, since waiting ranks use processors."""
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
 
 
 @pytest.fixture(scope="module")
 def played(request, tmp_path_factory):
-    """Futures of the results that the selected tests need, by case and way."""
+    """Futures of the results that the selected tests need, by the case's name and the way to run the case."""
     wanted = [item.callspec.params for item in request.session.items if "played" in getattr(item, "fixturenames", ())]
     ways = {(each["name"], way): None for each in wanted for way in (SIMULATED, each["way"])}
     ways = [(name, way) for name, way in ways if way in CASES[name].ways]

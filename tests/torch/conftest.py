@@ -24,7 +24,7 @@ torch.set_num_threads(1)  # several tests run at a time: torch's threads would w
 
 
 class Feeds:
-    """Feed servers of one dataset, and loaders that read from them as any rank of any number of ranks."""
+    """Feed servers of one dataset, and loaders that read from them. A test sets a loader's rank and number of ranks."""
 
     def __init__(self, monkeypatch):
         self._monkeypatch, self._stack = monkeypatch, contextlib.ExitStack()
@@ -42,7 +42,7 @@ class Feeds:
         return f"127.0.0.1:{port}"
 
     def loader(self, addresses, *arguments, rank=0, world=1, stall_timeout_s=120.0, **options):
-        """Return a rank's loader that reads from these addresses; in local mode if there are none."""
+        """Return a rank's loader that reads from these addresses. Without addresses, the loader is in local mode."""
         forget_loaders()
         environ = {"RANK": str(rank), "WORLD_SIZE": str(world), "HEADRACE_JOB_SECRET": SECRET}
         environ |= {"HEADRACE_STALL_TIMEOUT_S": str(stall_timeout_s), "HEADRACE_FEEDS": ",".join(addresses)}
@@ -52,7 +52,7 @@ class Feeds:
         return DataLoader(*arguments, **options)
 
     def with_server(self, remote, *arguments, processes=1, **options):
-        """Start a server, and return a loader that reads from it; in local mode, without a server, if not `remote`."""
+        """If `remote`, start a server and return a loader that reads from it; else return a loader in local mode."""
         addresses = [self.serve(processes, *arguments, **options)] if remote else []
         return self.loader(addresses, *arguments, **options)
 
@@ -76,7 +76,7 @@ def runs(tmp_path):
 
 @pytest.fixture
 def ranks(feeds, tmp_path):
-    """Function that reads a loader in several connected ranks; it returns the batches and the states of each."""
+    """Function that reads a loader in connected ranks. It returns the ranks' batches, and the ranks' last states."""
 
     def run(addresses, world, *arguments, state=None, most=None, **options):
         def read(rank):
@@ -103,7 +103,7 @@ def source(tmp_path):
 
 @pytest.fixture
 def victim(tmp_path, source):
-    """Function that starts the steady script, and returns once it makes steps."""
+    """Function that starts a job of steady_torch.py, and returns once the job makes steps."""
     with victims(tmp_path) as begin:
         common = [TORCH, f"--source_dir={source}", "--training_script=steady_torch.py"]
         yield functools.partial(begin, *common)

@@ -1,4 +1,4 @@
-"""Connected ranks, each in a process that is forked from the test's, which has loaded torch already."""
+"""Connected ranks. Each rank is a process forked from the test's process, which has loaded torch already."""
 
 import multiprocessing
 import tempfile
@@ -9,7 +9,7 @@ from tests.torch.fresh import forget_loaders
 
 
 def in_ranks(body, folder, world=2):
-    """Run a function in connected ranks; return what it returns in each. Raise the first error of any."""
+    """Run a function in connected ranks, and return the ranks' results. If a rank fails, raise its error."""
     fork = multiprocessing.get_context("fork")
     store, answers = f"file://{tempfile.mkdtemp(dir=folder)}/store", fork.Queue()
 

@@ -14,10 +14,10 @@ BOTH = pytest.mark.parametrize("remote", [True, False], ids=["feed servers", "lo
 
 
 class _Samples:
-    """Makes samples that hold their index, draws from torch's and NumPy's generators, and the epoch where it is set.
+    """Makes samples. A sample holds its index, random numbers from torch and NumPy, and the epoch (-1 if not set).
 
     Args:
-        broken, slow, endless, deadly: indices of samples that raise, take a while, hang, and kill their process.
+        broken, slow, endless, deadly: indices of samples that raise, take a while, hang, or kill their process.
     """
 
     epoch = -1
@@ -71,7 +71,7 @@ class Lines(_Samples, IterableDataset):
 
 
 class Numbers(Dataset):
-    """A dataset whose samples are its indices, with arbitrary attributes."""
+    """A dataset whose samples are its indices. `attributes` become attributes of the dataset."""
 
     def __init__(self, size=200, **attributes):
         self.size = size

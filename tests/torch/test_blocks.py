@@ -6,7 +6,7 @@ from torch.utils.data import Dataset
 
 
 class Multiplies(Dataset):
-    """A dataset whose samples change under autocast, and need gradients to be computed."""
+    """A dataset that makes samples with other values under autocast, and raises an error if gradients are disabled."""
 
     def __len__(self):
         return 4

@@ -116,5 +116,5 @@ def test_a_checkpoint_of_another_model_is_refused_in_one_line(tmp_path):
     model, _, optimizer = make(compiled, by_index)
     Checkpoint(tmp_path).save(model, optimizer, Place().state)
     other = torch.nn.Linear(1, 1)
-    with pytest.raises(InputError, match="of another model or optimizer, or lacks an object that state= names"):
+    with pytest.raises(InputError, match="does not fit the model, the optimizer or the objects in Checkpoint"):
         Checkpoint(tmp_path).restore(other, torch.optim.Adam(other.parameters()), Place())

@@ -1,4 +1,4 @@
-"""The loader compared with torch's: its arguments, its place in the script, its seeds, and uses by scripts."""
+"""The DataLoader: its arguments, its place among the script's loaders, its seeds, and what scripts do with it."""
 
 import gc
 import weakref
@@ -33,7 +33,7 @@ def test_wrong_arguments_are_refused(feeds, data, arguments, message):
 def test_a_state_that_is_none_is_refused(feeds):
     loader = feeds.loader([], Draws(), 4)
     for state in ({}, {"seed": 1, "epoch": "x", "position": 0}, None):
-        with pytest.raises(InputError, match="not the state of a DataLoader"):
+        with pytest.raises(InputError, match="this is not from a DataLoader's state_dict"):
             loader.load_state_dict(state)
 
 
@@ -43,7 +43,7 @@ def test_each_rank_can_take_all_samples(feeds):
 
 
 def test_ranks_that_nothing_connects_are_warned_of_and_train(feeds, capsys):
-    """Another library may average gradients, Horovod for example."""
+    """Ranks without a connection are not refused: another library, such as Horovod, may average their gradients."""
     loader = feeds.loader([], Draws(), 4, rank=1, world=2)
     for _ in range(2):
         assert len(indices(loader)) == 27
@@ -123,7 +123,7 @@ def test_a_dataset_of_a_loader_that_is_gone_goes_too(feeds):
     assert alive() is None
 
 
-# Uses by scripts
+# What scripts do with a loader
 
 
 class Bad(Numbers):

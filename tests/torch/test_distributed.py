@@ -25,7 +25,7 @@ HOSTS_COUNTED = "rank 1 of 3, but the launcher started this process as rank 1 of
 
 @pytest.fixture
 def launched(monkeypatch):
-    """Function that sets the environment of rank 1 of 2, with changes by the script."""
+    """Function that sets the launcher's variables for rank 1 of 2. Arguments replace variables, as a script may."""
     monkeypatch.setattr(distributed, "_watched", True)  # no thread
 
     def set_environ(**changed):

@@ -30,7 +30,7 @@ assert Records()[3] == bytes(4)
 
 
 def blocks():
-    """Return the page's Python code: its script, the list of its examples, and the stream."""
+    """Return the page's Python code: the script, a list of examples, and the example of an IterableDataset."""
     script, *examples, stream = fences(PAGE, "python")
     return script, examples, stream
 

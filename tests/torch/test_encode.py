@@ -65,7 +65,7 @@ def test_a_dict_with_defaults_comes_as_one_if_all_know_how_they_are_made():
 
 
 class Attributes(dict):
-    """A dict whose entries are its attributes, as many projects have one."""
+    """A dict whose entries are also its attributes. Many projects define such a class."""
 
     def __init__(self, *args):
         super().__init__(*args)
@@ -107,7 +107,7 @@ def test_a_moment_that_its_text_does_not_tell_is_refused():
         datetime.datetime(2026, 1, 2, tzinfo=ZoneInfo("Europe/Berlin")),
         datetime.datetime(2026, 1, 2, fold=1),
     ):
-        with pytest.raises(InputError, match="have collate_fn return its isoformat"):
+        with pytest.raises(InputError, match="have collate_fn return the datetime's isoformat"):
             encode([moment])
 
 

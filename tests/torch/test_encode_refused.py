@@ -165,5 +165,5 @@ def test_a_batch_of_more_than_the_limit_is_refused():
         encode([eighth] * 9)
     with pytest.raises(InputError, match="16 MiB of texts and single numbers"):
         encode({"text": "a" * (17 << 20)})
-    with pytest.raises(InputError, match="array of Python objects cannot be sent: have collate_fn return its tolist"):
+    with pytest.raises(InputError, match="Python objects cannot be sent: have collate_fn return the array's tolist"):
         encode([np.array([object()])])

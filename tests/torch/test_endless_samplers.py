@@ -14,7 +14,7 @@ from tests.torch.draws import BOTH, Draws, indices, plain
 
 
 class Endless(Sampler):
-    """A sampler that shuffles its dataset again and again, with the generator named by `draw`."""
+    """A sampler without an end, which shuffles its dataset again and again. `draw` names the random generator."""
 
     def __init__(self, size=53, draw="torch"):
         self.size, self.draw = size, draw
@@ -103,7 +103,7 @@ def test_an_endless_sampler_of_batches_and_torchs_own_around_an_endless_sampler(
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("size", [500, 5])
 def test_a_sampler_that_ends_without_a_word_ends_as_one_with_a_length_does(feeds, monkeypatch, count, workers, size):
-    """The end may be found when the epoch begins, or only when training comes near it."""
+    """The loader finds the sampler's end early, as the epoch begins, or late, when training is near the end."""
     monkeypatch.setattr(samplers, "_CHUNK", 16)
     with_length = list(Ends(count))
     address = feeds.serve(1, Draws(), 4)
@@ -126,7 +126,7 @@ def test_a_sampler_that_says_that_it_yields_very_much_is_drawn_as_training_comes
 
 
 class SaysMore(Endless):
-    """An endless sampler whose length is its dataset's, like OpenMMLab's."""
+    """An endless sampler that gives its dataset's length as its own length, as OpenMMLab's samplers do."""
 
     def __len__(self):
         return self.size

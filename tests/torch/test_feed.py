@@ -170,7 +170,7 @@ def test_so_many_batches_are_made_ahead_as_prefetch_factor_says(feeds):
         data = Counted()
         taken = iter(feeds.with_server(True, data, 1, prefetch_factor=factor, num_workers=1))
         next(taken)
-        ahead = 1 + factor + 2  # a batch taken; those for the worker; two more
+        ahead = 1 + factor + 2  # 1: the taken batch; factor: for the worker; 2: EXTRA_AHEAD
         wait_for(lambda data=data, ahead=ahead: data.made.value == ahead, f"{ahead} batches")
         next(taken)
         wait_for(lambda data=data, ahead=ahead: data.made.value == ahead + 1, "one more for each that is taken")
@@ -186,7 +186,7 @@ def test_batches_that_a_rank_holds_fit_into_prefetch_bytes(feeds):
             ahead.append(data.made.value - taken)
             if taken == 20:
                 wait_for(lambda data=data, most=most: data.made.value == 20 + most, f"{most} batches ahead")
-        assert max(ahead[20:40]) <= most + 1  # one may be taken while it is counted
+        assert max(ahead[20:40]) <= most + 1  # a tolerance of one batch
 
 
 def _fails_here(number):
@@ -218,7 +218,7 @@ def test_a_dataset_knows_its_worker_whose_seed_is_the_same_in_each_run(feeds):
 
 
 def test_what_a_script_leaves_open_has_ended_before_python_does(feeds):
-    """A thread inside torch when Python exits would abort the process."""
+    """If a thread were still inside torch when Python exits, the process would abort."""
     address = feeds.serve(1, Draws(endless=(4,)), 4)
     feeds.loader([address], Draws(endless=(4,)), 4)  # which sets the rank's environment
     script = [sys.executable, "-c", LEAVES_AN_ITERATION_OPEN]

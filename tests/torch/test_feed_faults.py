@@ -1,4 +1,4 @@
-"""Faults where batches are made (a death, a hang, a delay, an exception): the batches come, or the error names it."""
+"""Faults where batches are made (death, hang, delay, exception): batches still come, or an error names the fault."""
 
 import os
 import signal

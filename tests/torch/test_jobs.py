@@ -1,4 +1,4 @@
-"""Whole PyTorch jobs on simulated hosts train the same with any data hosts, and resume where a job stopped."""
+"""Whole PyTorch jobs on simulated hosts. Data hosts do not change the training. A job resumes where another stopped."""
 
 import ast
 import json

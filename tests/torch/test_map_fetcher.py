@@ -1,4 +1,4 @@
-"""A request can hold any index, and the dataset is asked for it."""
+"""Requests for batches: any index arrives unchanged, and the dataset is asked for exactly the requested indices."""
 
 import contextlib
 import json

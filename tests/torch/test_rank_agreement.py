@@ -5,7 +5,7 @@ import random
 import threading
 
 import pytest
-import torch._dynamo  # each forked rank that makes an optimizer would import it
+import torch._dynamo  # else each forked rank that makes an optimizer imports it
 import torch.distributed as dist
 from headrace.errors import DeadlineError, InputError
 from headrace.torch import DataLoader, distributed
@@ -57,7 +57,7 @@ def test_an_epoch_that_rank_0_does_not_begin_is_named():
 
 
 def test_rank_0_alone_may_look_at_a_batch_where_epochs_are_set(tmp_path):
-    """A script does this for `writer.add_graph(model, next(iter(loader)))`."""
+    """Scripts take a batch on rank 0 alone, for example for `writer.add_graph(model, next(iter(loader)))`."""
 
     def script(rank):
         loader = DataLoader(Numbers(20), 2, shuffle=True)

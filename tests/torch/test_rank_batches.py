@@ -1,4 +1,4 @@
-"""The positions of an epoch that each rank takes, for any size, any number of ranks and any start."""
+"""Ranks take the samples of an epoch in turn, also in an epoch that begins in the middle."""
 
 from headrace.torch.sampling.rank_batches import EpochPlan
 from hypothesis import given

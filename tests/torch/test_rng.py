@@ -1,4 +1,4 @@
-"""Random draws depend on seed, epoch and place, also for generators in a dataset or its transforms."""
+"""A sample's random draws follow from seed, epoch and position, also if its dataset or transforms hold generators."""
 
 import functools
 import random
@@ -31,7 +31,7 @@ def test_a_samples_draws_do_not_depend_on_the_number_of_ranks(feeds, wrap):
 
 
 class Noise:
-    """A transform that holds generators of its own, like those of libraries."""
+    """A transform that holds its own random generators, as transforms of libraries do."""
 
     def __init__(self, *generators):
         self.generators = list(generators)
@@ -57,7 +57,7 @@ NOISE = Noise(np.random.default_rng(0))
 
 
 def epochs_everywhere(feeds, make, **rank):
-    """Return the samples of three epochs, which are the same from servers, this process and workers."""
+    """Return the samples of three epochs. Assert that servers, this process and workers make the same samples."""
     servers, found = [feeds.serve(2, make(), 4) for _ in range(2)], []
     for addresses, workers in (servers, 0), ([], 0), ([], 2):
         loader = feeds.loader(addresses, make(), 4, num_workers=workers, **rank)

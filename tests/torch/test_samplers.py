@@ -1,4 +1,4 @@
-"""Samplers yield the same samples on several ranks, together, as on one rank."""
+"""Several ranks together get the samples that a sampler yields on one rank."""
 
 import collections
 import itertools
@@ -34,7 +34,7 @@ def test_a_sampler_of_ones_own_is_dealt_to_the_ranks(feeds):
 @BOTH
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_a_loader_of_torchs_made_of_ones_batch_sampler_has_the_ranks_own_batches(feeds, remote, drop_last):
-    """After a resume, Hugging Face's Trainer makes one by Accelerate's `skip_first_batches`."""
+    """After a resume, Hugging Face's Trainer makes a torch loader like this (Accelerate's `skip_first_batches`)."""
     arguments = {"shuffle": True, "drop_last": drop_last, "seed": 3}
     addresses = [feeds.serve(1, Draws(), 4, **arguments)] if remote else []
     for rank in (0, 1):
@@ -116,7 +116,7 @@ def test_a_dataset_is_asked_for_whatever_its_sampler_yields(feeds, remote, optio
 
 @pytest.mark.parametrize("index", [None, 0.5, {"a": 1}, [[[[1]]]], torch.arange(2), Pair(1, 2)])
 def test_what_is_no_index_is_refused_and_an_empty_batch_too(feeds, index):
-    with pytest.raises(InputError, match="an index is a number or a text, or a plain tuple or list of them"):
+    with pytest.raises(InputError, match="An index must be an integer, a string, or a plain tuple or list of numbers"):
         list(feeds.loader([], Draws(), 2, sampler=[index, index]))
     with pytest.raises(InputError, match="a batch without samples"):
         list(feeds.loader([], Draws(), batch_sampler=[[1], []]))
@@ -166,7 +166,7 @@ class Again:
 
 
 def test_a_sampler_that_is_put_into_a_loader_later_is_refused(feeds):
-    """timm's MultiEpochsDataLoader and YOLO's InfiniteDataLoader do this."""
+    """timm's MultiEpochsDataLoader and YOLO's InfiniteDataLoader replace their batch sampler like this."""
     loader = feeds.loader([], Draws(), 4)
     with pytest.raises(InputError, match="pass the sampler when you make the loader"):
         object.__setattr__(loader, "batch_sampler", Again(loader.batch_sampler))

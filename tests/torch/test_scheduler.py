@@ -52,7 +52,7 @@ def test_a_late_batch_is_asked_for_again_elsewhere_and_the_first_answer_counts()
     clock.now = FIRST_PATIENCE_S + 1
     waits = ThreadPoolExecutor().submit(made.next)
     wait_for(lambda: 0 in made._again, "a second request")
-    assert made.take("a") == 1  # not 0 again: it has that
+    assert made.take("a") == 1  # not 0 again: "a" still makes 0
     assert made.take("b") == 0
     made.came(0, "of b")
     assert waits.result(60) == "of b"
@@ -102,6 +102,6 @@ def test_what_comes_after_the_epoch_is_closed_changes_nothing():
 def test_nothing_within_the_limit_is_an_error_that_names_the_servers():
     made, clock = schedule(limit_s=0.2)
     made.problem("algo-1:6001", "Connection refused")
-    clock.by = 0.15  # seconds pass at each look
+    clock.by = 0.15  # seconds that pass whenever the clock is read
     with pytest.raises(DeadlineError, match=r"batch 0 of this rank has not come .*algo-1:6001: Connection refused"):
         made.next()

@@ -1,4 +1,4 @@
-"""If the maker of a stream's shard dies, hangs or is slow, another one continues it; if the rank leaves, it ends."""
+"""If the maker of a shard dies or is silent, another maker continues the shard. If the rank leaves, its makers end."""
 
 import collections
 import itertools

@@ -1,4 +1,4 @@
-"""Ranks and data hosts divide an IterableDataset as torch's workers do: exactly, or with an error."""
+"""Ranks and data hosts divide an IterableDataset as torch's workers do. Datasets that cannot be divided are refused."""
 
 import json
 import os
@@ -66,12 +66,12 @@ def test_any_servers_and_ranks_give_each_sample_once_and_resume_at_any_step_on_a
     rest, _ = ranks(addresses, later, Uneven(lengths), 2, state=states[0], **options)
     assert len({len(rank) for rank in rest}) == 1
     assert set(map(repr, unpadded(first) + unpadded(rest))) == set(map(repr, unpadded(whole)))
-    if all(sum(left[rank::later]) for rank in range(later)):  # else a rank repeats a batch of the first part
+    if all(sum(left[rank::later]) for rank in range(later)):  # else a rank repeats a batch from before the stop
         assert sorted(map(repr, unpadded(first) + unpadded(rest))) == sorted(map(repr, unpadded(whole)))
 
 
 def unpadded(of_ranks):
-    """Return all batches without repeats of a rank's last one."""
+    """Return the batches of all ranks. A batch that a rank takes several times in a row counts once."""
     return [
         batch for rank in of_ranks for place, batch in enumerate(rank) if batch != (rank[place - 1] if place else None)
     ]
@@ -85,7 +85,7 @@ def test_without_drop_last_a_rank_that_has_ended_takes_its_last_batch_again_and_
 
 
 def test_a_rank_without_a_batch_is_told_so(ranks):
-    with pytest.raises((InputError, DeadlineError), match=r"got no batch: .*write at least as many|1 of 2 ranks"):
+    with pytest.raises((InputError, DeadlineError), match=r"got no batch: .*Write at least as many|1 of 2 ranks"):
         ranks([], 2, Lines((6,)), 2, shards=2, seed=1, stall_timeout_s=4)
 
 
@@ -93,7 +93,7 @@ def test_a_rank_without_a_batch_is_told_so(ranks):
 def test_a_librarys_dataset_whose_workers_wait_for_all_others_is_refused(feeds, module):
     library = type("StreamingDataset", (Lines,), {"__module__": module})
     users = type("Mine", (library,), {})
-    with pytest.raises(InputError, match=rf"{module}.StreamingDataset shares its samples among all ranks itself"):
+    with pytest.raises(InputError, match=rf"{module}.StreamingDataset already divides its samples among the ranks"):
         feeds.loader([], users(), 2)
 
 
@@ -118,7 +118,7 @@ def test_a_rank_says_how_many_samples_a_batch_has(feeds):
     st.integers(0, 60),
 )
 def test_how_far_each_shard_is_follows_from_the_steps_of_all_ranks(shards, world, steps):
-    """`shards` holds, for each shard, the batches trained on before, and those that were left."""
+    """`shards` has two numbers for each shard: batches trained on before `steps`, and batches that then remained."""
     world = min(world, len(shards))
     begun, lengths = [each for each, _ in shards], {number: sum(each) for number, each in enumerate(shards)}
     taken = list(begun)
@@ -183,7 +183,7 @@ class Whole(IterableDataset):
 @BOTH
 def test_a_dataset_that_does_not_say_how_it_is_shared_is_refused(feeds, remote):
     assert [batch.tolist() for batch in feeds.with_server(remote, Whole(), 5)] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
-    with pytest.raises((SampleError, InputError), match=r"Whole does not ask which shard it is.*get_worker_info"):
+    with pytest.raises((SampleError, InputError), match=r"Whole does not ask for its shard, .*get_worker_info"):
         list(feeds.with_server(remote, Whole(), 5, shards=2))
 
 

@@ -8,7 +8,7 @@ import time
 import headrace.torch
 import numpy as np
 import pytest
-import torch._dynamo  # each forked rank that makes an optimizer would import it
+import torch._dynamo  # else each forked rank that makes an optimizer imports it
 from headrace.errors import InputError
 from headrace.torch.training import samples_of
 from headrace.training import meter
@@ -19,7 +19,7 @@ from tests.torch.fresh import forget_loaders
 
 @pytest.fixture
 def begin(tmp_path, monkeypatch):
-    """Function that makes a training on 40 samples in batches of 8, with checkpoints and results in `tmp_path`."""
+    """Function that returns a `Training` on 40 samples in batches of 8. It writes to `tmp_path`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(meter, "_ended", [])
 
@@ -172,7 +172,7 @@ class Numbers(torch.utils.data.IterableDataset):
 def test_a_training_on_a_stream_resumes_from_a_stop_at_an_epochs_last_step():
     loader = headrace.torch.DataLoader(Numbers(), 8)
     for _ in loader:
-        state = loader.state_dict()  # the state in a checkpoint on a stop request
+        state = loader.state_dict()  # what a checkpoint holds if the job is asked to stop at this step
     model = torch.nn.Linear(1, 1)
     again = headrace.torch.DataLoader(Numbers(), 8)
     again.load_state_dict(state)
@@ -194,7 +194,7 @@ def test_a_batch_without_a_known_size_counts_as_empty_and_raises_nothing():
 
 
 class Drawing(torch.nn.Module):
-    """Has all that a step may change: weights, buffers in place and replaced, and draws of three generators."""
+    """A module whose steps change weights and buffers, replace a buffer, and draw from three random generators."""
 
     def __init__(self):
         super().__init__()
@@ -210,7 +210,7 @@ class Drawing(torch.nn.Module):
 
 
 def trained(measures, make_optimizer, steps=6):
-    """Weights, buffers, optimizer's state, scale and draws after some steps, with and without measuring."""
+    """Train. If `measures`, measure the ideal step first. Return losses, random draws, and a checkpoint's bytes."""
     forget_loaders()
     random.seed(0)
     np.random.seed(0)

@@ -1,4 +1,4 @@
-"""Worker processes of feed servers and of ranks: datasets work in them, and they end."""
+"""Worker processes of feed servers and of ranks: datasets work in them, and a rank's workers end with their loader."""
 
 import gc
 import multiprocessing
@@ -71,7 +71,7 @@ def test_generators_that_worker_init_fn_seeds_draw_other_numbers_everywhere_and_
 
 
 def test_the_workers_of_a_loader_that_is_gone_end_without_a_garbage_collection(feeds):
-    """Garbage collection may run on any thread, and torch would join its workers on that thread."""
+    """Garbage collection may run on any thread. If it ended a loader, that thread would wait for the workers to end."""
     gc.collect()
     before = set(multiprocessing.active_children())
     gc.disable()

@@ -171,7 +171,7 @@ def test_who_has_heard_the_outcome_is_known(job):
 def test_the_trainer_waits_for_dnn_hosts_and_what_is_installed_there(job):
     assert job.decider.missing_for_trainer() == ["first contact with algo-4"]
     job.happened((1, HostAnswered("algo-4", {"servers_started": False})))
-    assert job.decider.missing_for_trainer() == ["the servers of algo-4 to be started"]
+    assert job.decider.missing_for_trainer() == ["the servers on algo-4 to start"]
     job.happened(answered(2, "algo-4", installing=True))
     assert job.decider.missing_for_trainer() == ["Horovod to be installed on algo-4"]
     job.happened(answered(3, "algo-4"))
@@ -181,7 +181,7 @@ def test_the_trainer_waits_for_dnn_hosts_and_what_is_installed_there(job):
 def test_ranks_wait_for_every_worker_to_register(job):
     job.happened(*all_answered(0))
     said = job.reports(algo_1={"offers": OFFER}, algo_2={"offers": OFFER}, algo_3={"offers": OFFER})
-    assert job.decider.missing_for_data(said) == ["1 tf.data workers to start"]
+    assert job.decider.missing_for_data(said) == ["tf.data workers: 1 not started yet"]
     assert job.service.decide(said, [], 0) is None
     said["algo-4"] = {"offers": OFFER}
     decision = job.service.decide(said, [], 1)
@@ -197,7 +197,7 @@ def test_one_worker_that_can_only_do_grpc_decides_for_all(job):
     said = {f"algo-{n}": {"offers": {"worker": "grpc" if n == 2 else "headrace"}} for n in range(1, 5)}
     decision = job.service.decide(said, [], 0)
     assert decision.fields == {"protocol": "grpc"}
-    assert "algo-2/worker cannot send faster" in decision.note
+    assert "no headrace transfer on algo-2/worker" in decision.note
 
 
 def test_a_late_data_host_is_waited_for_a_while_before_ranks_read(job):

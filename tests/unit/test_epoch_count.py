@@ -9,12 +9,12 @@ from headrace.tensorflow.ranks.epoch_count import ALL_ENDED, ENDED, SOME_ENDED, 
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch):
-    """A pause of the machine is no rank's silence."""
+    """Make rank 0 wait for first batches without a limit: a pause of the machine must not count as a silent rank."""
     monkeypatch.setattr(epoch_count, "FIRST_PATIENCE_S", 1e9)
 
 
 class Rank:
-    """A rank that reads a stream like epoch_end.py. It takes a batch at once, or once all ranks have one."""
+    """A rank that reads as epoch_end.py does. `uneven` is "drop" or "pad", as in `data.distribute`."""
 
     def __init__(self, number, batches, uneven):
         self.number, self.batches, self.uneven = number, batches, uneven
@@ -65,7 +65,7 @@ class Rank:
 
 
 def run(ranks, counter, chance, give_up_at=None):
-    """Let ranks read and messages arrive at random until nothing changes. Each rank's messages stay in order."""
+    """Let ranks read and messages arrive, in random order, until nothing changes. A rank's messages stay in order."""
     to_ranks = {rank.number: [] for rank in ranks}
 
     def to_rank_0(rank):

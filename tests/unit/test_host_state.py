@@ -54,7 +54,7 @@ def sealed(reply):
 
 
 def receipts(ranks, workers):
-    """Return the figures of what each rank of a host has received from each worker."""
+    """Return made-up numbers of the batches and bytes that each rank of a host has received from each worker."""
     draw = random.Random(1).randrange
 
     def until(at):

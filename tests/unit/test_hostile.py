@@ -1,4 +1,4 @@
-"""Data from the network or from files are answered or clearly refused, and cause no other error."""
+"""Whatever the network or a file contains, headrace handles it or refuses it clearly. It never fails in another way."""
 
 import contextlib
 import io

@@ -36,7 +36,7 @@ THEIR_OWN_PLACES = {
 }  # fmt: skip
 MOST_LINES = 400
 ONE_SUBJECT = {"torch/dataloader.py": 500}
-"""Most lines of modules that may be longer, because a reader wants their one subject in one place."""
+"""Higher limits for long modules. Each of them has one subject, which a reader wants in one place."""
 
 
 def modules():
@@ -97,7 +97,7 @@ def test_frameworks_are_imported_in_their_own_package_only(path):
 
 
 def named_in_code(path):
-    """Yield the names and texts of a module, without docstrings and comments."""
+    """Yield the identifiers, string constants and imports of a module, without docstrings and comments."""
     tree = parsed(path)
     told = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
@@ -119,7 +119,7 @@ def test_only_the_frameworks_objects_and_packages_name_a_framework(path):
 def test_no_module_imports_itself_by_way_of_others():
     graph = {module_name(path): set(imported(path)) for path in modules()}
     graph = {name: {each for each in names if each in graph and each != name} for name, names in graph.items()}
-    for names in graph.values():  # `from package import module` imports only the module
+    for names in graph.values():  # count `from package import module` as an import of the module, not of the package
         names -= {each.rpartition(".")[0] for each in names}
     done = set()
 

@@ -51,7 +51,7 @@ def test_the_mark_passes_whole_positions_only_and_elements_count_once():
 
 def test_what_never_comes_is_given_up_at_last_and_counted():
     ledger = Ledger(COUNTS, order)
-    lost = tags_of([0, 1])[1:]  # only one element of the first two positions comes
+    lost = tags_of([0, 1])[1:]  # the ledger gets only one of the elements at the first two positions
     for position in range(LAG_POSITIONS + 5):
         ledger.add(np.setdiff1d(tags_of([position]), lost))
     assert ledger.mark == LAG_POSITIONS + 5

@@ -10,12 +10,12 @@ from tests.unit.test_plan import TABLE, plan, summary
 
 
 def test_a_simulated_hosts_cpus_stand_for_all_of_the_types(tmp_path, capsys):
-    """One simulated CPU, busy for a part of each step, stands for the 96 CPUs of the type, each as busy."""
+    """If one simulated CPU is busy for a part of each step, all 96 CPUs of the instance type count as equally busy."""
     host = {"group": "dnn_group", "instance_type": "ml.x.y", "cpus": 1, "cpu_s": {}}
     run = summary(simulated=True, hosts={"algo-1": host}, rank_cpu_s_per_step=0.192 * UTILIZATION / 8)
     found = measured(run, TABLE, TABLE.types["ml.p4d.24xlarge"])
     assert options(found, [], 0)[0].prediction.step_s == pytest.approx(0.192, rel=0.01)
-    with pytest.raises(InputError, match="--as is for simulated runs"):
+    with pytest.raises(InputError, match="leave out --as, which is for simulated runs"):
         measured(summary(), TABLE, TABLE.types["ml.p4d.24xlarge"])
 
 
@@ -29,7 +29,7 @@ def test_a_service_run_is_measured_by_its_workers():
     assert run.has_service and run.has_data_hosts
     assert run.work.make_cpu_s == pytest.approx(1e-3)  # 2,048 s for 1,000 steps of 2,048 samples
     assert run.work.receive_cpu_s == pytest.approx(RECEIVE_CPU_S_PER_BATCH * 8 / 2048)  # the rest is waiting
-    assert any("bytes of a sample are not known" in note for note in run.notes)
+    assert any("sample's size is not known" in note for note in run.notes)
 
 
 def service_run(**changes):
@@ -45,7 +45,8 @@ def service_run(**changes):
 
 
 def test_what_workers_made_beyond_the_steps_costs_no_step():
-    """Workers make batches for evaluations and for steps that a failed run never reached: 16,000 are 2,000 steps."""
+    """Workers also make batches for evaluations and for steps that a failed run never reached. Here the workers made
+    16,000 batches, enough for 2,000 steps. The run had 1,000 steps."""
     run = measured(service_run(), TABLE)
     assert run.work.sample_bytes == pytest.approx(3072)
     assert run.work.make_cpu_s == pytest.approx(0.5e-3, rel=0.01)
@@ -59,7 +60,7 @@ def test_of_a_run_with_data_hosts_of_known_types_the_own_step_is_predicted_too(t
 
 
 def test_a_run_with_workers_whose_own_cpu_time_is_unknown_keeps_it_on_the_trainer():
-    """In a script's own training loop, the ranks' CPU time counts as the model's, except for receiving."""
+    """If the model's CPU time was not measured, ranks' CPU time counts as the model's, except the time of receiving."""
     hosts = {
         "algo-1": {"group": "data_group", "instance_type": "ml.c5.18xlarge", "cpus": 72, "cpu_s": {"worker": 2048.0}},
         "algo-2": {"group": "dnn_group", "instance_type": "ml.c5.18xlarge", "cpus": 72, "cpu_s": {}},

@@ -1,4 +1,4 @@
-"""Kills for lack of memory are found in the kernel's counters, and the message names the memory held and a remedy."""
+"""Out-of-memory kills are found in the kernel's counters. The message says how much memory was held, and what helps."""
 
 import pytest
 from headrace.host.usage.oom import KernelKills, explained, kernel_kills
@@ -46,8 +46,8 @@ EVENTS, OOM_CONTROL, MACHINE = (
     ("files", "risen", "said"),
     [
         ([EVENTS, MACHINE], [EVENTS, MACHINE], "here"),
-        ([EVENTS, MACHINE], [MACHINE], ""),  # in another container
-        ([OOM_CONTROL, MACHINE], [MACHINE], "machine"),  # perhaps in a cgroup below this one
+        ([EVENTS, MACHINE], [MACHINE], ""),  # the kill was in another container
+        ([OOM_CONTROL, MACHINE], [MACHINE], "machine"),  # the kill may be in a cgroup below this one
         ([MACHINE], [MACHINE], "machine"),
         ([MACHINE], [], ""),
     ],

@@ -31,7 +31,7 @@ def a_process_of_its_own(monkeypatch):
 
 @pytest.fixture
 def report(tmp_path, monkeypatch):
-    """Function that returns a meter's report after these steps, each a tuple of `Meter.steps`'s arguments."""
+    """Function that tells a meter the ideal step, and then the steps of a training. It returns the meter's report."""
     monkeypatch.setenv("HEADRACE_OUTPUT_DIR", str(tmp_path))
 
     def made(ideal, *steps):
@@ -156,7 +156,7 @@ def test_an_epoch_that_another_run_began_is_as_long_as_a_whole_one(tmp_path, mon
     meter.resumes(80)
     for _ in range(20):
         meter.steps(1, 0.01)
-    meter.resumes(80)  # a second call begins no other epoch
+    meter.resumes(80)  # a call after the first step has no effect
     meter.epoch(3, {})
     meter.end()
     told = json.loads((tmp_path / "trainer.json").read_text())

@@ -62,7 +62,7 @@ def test_a_parameter_of_the_users_takes_the_place_of_headraces():
 @pytest.mark.parametrize(
     ("text", "said"),
     [("-x 'A", "No closing quotation"), ("train.py", "be an option"), ("--mca plm_rsh_agent ssh", "leave out plm_rsh"),
-     ("--version", "would not run the script"), ("-x A=1 --", "'--': mpirun would not"),
+     ("--version", "mpirun runs no script"), ("-x A=1 --", "'--': with this option, mpirun runs"),
      ("-np 5", "give --processes_per_host instead")],
 )  # fmt: skip
 def test_options_that_mpirun_would_take_for_something_else_are_refused(text, said):

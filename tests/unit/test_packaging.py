@@ -1,4 +1,4 @@
-"""pyproject.toml has ranges of versions, code/constraints.txt exact ones, and the wheel the files that hosts need."""
+"""pyproject.toml has version ranges, code/constraints.txt has exact versions, the wheel has the files hosts need."""
 
 import pytest
 from headrace.job.bundled import CONSTRAINTS, REQUIREMENTS, SCRIPTS, TRAINING_SCRIPTS

@@ -84,7 +84,7 @@ def test_a_run_that_was_seen_not_to_wait_gets_no_data_hosts_whatever_the_formula
 
 def test_where_all_hosts_cost_more_than_they_save_the_advice_is_not_to(tmp_path, capsys):
     said = plan(tmp_path, capsys, "--data_instance_type", "ml.c5.xlarge", "--price", "ml.c5.xlarge=500")
-    assert "Don't add data hosts: they save less than they cost" in said
+    assert "Don't add data hosts. They save less than they cost" in said
 
 
 def test_a_simulated_run_has_no_price_unless_it_stands_for_a_type(tmp_path, capsys):
@@ -104,7 +104,7 @@ def test_the_flags_start_a_job_of_the_runs_framework_and_of_no_types_here(tmp_pa
 
 def test_another_number_of_ranks_than_the_type_would_have_is_told_with_the_batch_that_makes_up_for_it(tmp_path, capsys):
     said = plan(tmp_path, capsys, "--as", "ml.g5.12xlarge", simulated=True)
-    assert "ranks on each host: 4 on ml.g5.12xlarge, 8 in the run. Give each rank a batch of 512, so" in said
+    assert "each ml.g5.12xlarge has 4 ranks, a dnn host of the run had 8. Give each rank a batch of 512, so" in said
     assert "Give each rank" not in plan(tmp_path, capsys, "--as", "dnn_group=ml.p4d.24xlarge", simulated=True)
 
 
@@ -154,7 +154,7 @@ def test_a_run_that_has_measured_too_little_is_refused_with_the_reason(changes, 
         (["--max_data_hosts", "0"], "--max_data_hosts is 0"),
         (["--max_data_hosts", "1000"], "expected 1 to 100"),
         (["--epochs", "1" + "0" * 400], "--epochs is 1000000"),
-        (["--as", "data_group=ml.c5.18xlarge"], "--as is the type of dnn hosts"),
+        (["--as", "data_group=ml.c5.18xlarge"], "use --as for dnn hosts"),
         (["--as", "ml.nothing.large"], "--as ml.nothing.large"),
         (["--as", "gpus=ml.p4d.24xlarge"], "not of the form"),
         (["--as", "dnn_group="], "lacks ''"),

@@ -1,4 +1,4 @@
-"""Private names of TensorFlow and Keras are used in one module, which is adapted to their new versions."""
+"""Only the modules in `OWNERS` use private names of TensorFlow and Keras. New versions may need changes there."""
 
 import re
 

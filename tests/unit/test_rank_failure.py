@@ -76,7 +76,7 @@ Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 8000"""
 
 
 class DistBackendError(RuntimeError):
-    """An exception with the name of one of torch's."""
+    """An exception with the same name as torch's DistBackendError."""
 
 
 LOADER_WORKER = """Caught ValueError in DataLoader worker process 0.

@@ -85,7 +85,7 @@ def test_a_report_is_a_page_without_a_network_with_the_numbers_of_the_summary(tm
     assert report([str(alone), str(helped), "--output", str(tmp_path / "out")]) == 0
     said = capsys.readouterr().out
     assert "alone is input-bound: it waited for data 51%" in said
-    assert "helped is not input-bound: it waited for data 3% of its time. Data hosts could hardly help it." in said
+    assert "helped is not input-bound: it waited for data 3% of its time. Data hosts save little time." in said
     page = (tmp_path / "out" / "report.html").read_text()
     assert "worker on algo-1 restarted" in page and "51%" in page and "CPU dnn_group" in page
     outside = re.findall(r'(?:src|href)\s*=\s*"(?!data:|#)([^"]+)"|url\((?!#)', page)
@@ -114,7 +114,7 @@ def test_runs_are_priced_by_the_table_and_simulated_ones_only_as_what_they_stand
     assert report([str(simulated), *price]) == 0
     assert "$/hour" not in capsys.readouterr().out
     assert report([str(real), *price, "--as", "ml.g5.xlarge"]) == 0
-    assert re.search(r"\$/hour +36.00", capsys.readouterr().out)  # a real run keeps its own type
+    assert re.search(r"\$/hour +36.00", capsys.readouterr().out)  # --as does not change a real run's type
     assert report([str(simulated), *price, "--as", "data_group=ml.p4d.24xlarge"]) == 0
     assert "simulated has no price" in capsys.readouterr().out
     assert report([str(simulated), *price, "--as", "ml.p4d.24xlarge"]) == 0
@@ -123,7 +123,8 @@ def test_runs_are_priced_by_the_table_and_simulated_ones_only_as_what_they_stand
         report([str(simulated), "--as", "gpus=ml.p4d.24xlarge"])
     own = write_run(tmp_path / "own", hosts={"n1": {**hosts["algo-1"], "instance_type": "a100"}})
     assert report([str(own), "--as", "ml.g5.xlarge"]) == 0
-    assert "own has no price: a host's type is unknown; give a --prices table with its type" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "own has no price: a host's type is unknown; give a --prices table that has the host's type" in said
 
 
 def test_two_runs_of_one_name_keep_their_own_pictures(tmp_path, capsys):
@@ -153,7 +154,7 @@ def test_lines_that_are_no_records_are_counted_and_cost_nothing_else(tmp_path, c
 def test_data_hosts_that_keep_up_are_said_to(tmp_path, capsys):
     hosts = {"algo-1": {"group": "data_group"}, "algo-2": {"group": "dnn_group"}}
     assert report([str(write_run(tmp_path / "run", input_bound_share=0.02, hosts=hosts))]) == 0
-    assert "Its data hosts keep up." in capsys.readouterr().out
+    assert "The data hosts suffice." in capsys.readouterr().out
     hosts["algo-1"]["lost"] = True
     assert report([str(write_run(tmp_path / "lost", input_bound_share=0.02, hosts=hosts))]) == 0
     assert "algo-1 was lost." in capsys.readouterr().out

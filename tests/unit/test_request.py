@@ -153,7 +153,7 @@ def test_metric_definitions_find_the_values_in_the_launchers_log_lines():
         ({}, {"max_run_s": 0}, "--max_run is 0"),
         ({}, {"max_wait_s": 10}, "add --spot"),
         ({}, {"spot": True, "keep_alive_period_s": 60}, "no warm pools for spot hosts"),
-        ({}, {"spot": True, "max_wait_s": 10}, "it includes --max_run"),
+        ({}, {"spot": True, "max_wait_s": 10}, "is less than --max_run"),
         ({}, {"subnets": ("subnet-1",)}, "needs both"),
         ({}, {"output_s3_uri": "bucket/x"}, "no S3 location"),
         ({}, {"output_s3_uri": "s3://bucket/exp#1"}, "no S3 location"),

@@ -1,4 +1,4 @@
-"""Each part of headrace keeps its limit of lines. A limit falls when the code shrinks; a decision record raises it."""
+"""No part of headrace has more lines than its limit. If code shrinks, lower the limit. To raise it, write an ADR."""
 
 import pytest
 

@@ -26,7 +26,7 @@ def pair():
 
 
 def sent(connection, whole, pieces):
-    """Send `whole` in a thread, in pieces of these sizes in turn, each once the kernel has taken the one before."""
+    """Send `whole` in a thread, piece by piece. The sizes of the pieces are `pieces`, over and over."""
 
     def send():
         at, number = 0, 0
@@ -64,7 +64,7 @@ def test_an_end_within_a_batch_is_an_error_and_no_wait(comes):
 
 @pytest.mark.parametrize("wakes", [True, False], ids=["a kernel that wakes", "one that never does"])
 def test_a_batch_that_stops_for_a_while_goes_on(monkeypatch, wakes):
-    """The pause is longer than the longest sleep. If a sleep's mark is never reached, the sleep ends by itself."""
+    """The sender's pause is longer than the receiver's longest sleep. The sleep ends even if too few bytes come."""
     monkeypatch.setattr(wire, "_LONGEST_SLEEP", wire.struct.pack("ll", 0, 50_000))
     whole, into = bytes(range(256)) * (SIZE // 256), bytearray(SIZE)
     if not wakes:

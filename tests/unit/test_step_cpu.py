@@ -10,7 +10,7 @@ from headrace.training.step_cpu import StepCpu
 
 @pytest.fixture
 def burn(monkeypatch):
-    """Function that takes CPU time, by a clock that nothing else moves."""
+    """Function that pretends to use CPU time: it advances a fake clock, which nothing else advances."""
     spent = [0.0]
     monkeypatch.setattr(step_cpu, "_now", lambda: (spent[0], spent[0]))
     return lambda seconds: spent.append(spent.pop() + seconds)

@@ -56,7 +56,7 @@ def test_a_jump_of_the_wall_clock_is_neither_a_stall_nor_hides_one(tmp_path):
     progress = tmp_path / "rank0"
     progress.touch()
     dog.stalled_s(1, ranks(lines=0))
-    os.utime(progress, (10, 10))  # a step, with the clock set back by decades
+    os.utime(progress, (10, 10))  # like a step that is noted after the clock was set back by decades
     assert dog.stalled_s(9, ranks(lines=0)) is None
     assert dog.stalled_s(18, ranks(lines=0)) is None
     assert dog.stalled_s(20, ranks(lines=0)) == 11
@@ -74,7 +74,7 @@ def test_ranks_that_wait_for_each_other_are_given_up_as_soon_as_horovod_says_so(
     assert dog.stalled_s(91, log) == 90
     cause = diagnose("algo-2", f"90 s ({dog.limit_name})", log, {}, "data")
     assert cause.message.startswith(
-        "no step was made for 90 s (and Horovod reports that all ranks are missing in a collective)"
+        "no step was made for 90 s (Horovod reports each rank as missing from some collective)"
     )
     assert "in different collectives (others wait for rank0 in grad_0, others wait for rank1 in gr" in cause.message
     (tmp_path / "rank1").touch()
@@ -94,7 +94,7 @@ def test_ranks_that_horovod_misses_are_named():
     horovod_misses(log, "1", "3!")
     cause = diagnose("algo-2", "11 s (stall_timeout_s)", log, {}, "data from the tf.data service")
     assert cause.process == "rank1"
-    assert "waited for rank1, rank3 in an allreduce" in cause.message
+    assert "rank1, rank3 did not join an allreduce" in cause.message
 
 
 def test_of_pytorchs_ranks_the_one_that_does_not_wait_in_a_collective_is_named():
@@ -104,7 +104,7 @@ def test_of_pytorchs_ranks_the_one_that_does_not_wait_in_a_collective_is_named()
     cause = diagnose("algo-2", "11 s (stall_timeout_s)", log, {}, "each other")
     assert (cause.process, cause.message.partition(": ")[2]) == (
         "rank2",
-        "the other ranks waited for rank2 in an allreduce",
+        "rank2 did not join an allreduce, so the other ranks waited",
     )
     log.label("[1,2]<stdout>:headrace event=waits_for_ranks rank=2 at=train.py:57")
     message = diagnose("algo-2", "11 s", log, {}, "each other").message
@@ -118,7 +118,7 @@ def test_what_ranks_waited_for_before_another_rank_ended_is_forgotten():
     for rank in (0, 1, 3):
         log.label(f"[1,{rank}]<stdout>:headrace event=waits_for_ranks rank={rank}")
     log.label("[1,2]<stdout>:headrace event=rank_ended rank=2")
-    assert log.ended_and_awaited() is None  # they may have waited for its last collective
+    assert log.ended_and_awaited() is None  # ranks 0, 1 and 3 may have waited for rank 2's last collective
 
 
 def test_a_rank_that_has_ended_is_named_once_all_others_wait_for_it():

@@ -1,4 +1,4 @@
-"""Documents and code are free of our own words that readers had to read twice; each has a plain alternative."""
+"""Documents and code use none of our own words that readers had to read twice. `INSTEAD` names plain alternatives."""
 
 import re
 from pathlib import Path

@@ -20,7 +20,7 @@ from headrace.terminal.parser import OneLineParser
 
 ANYWHERE, HERE, SAGEMAKER = "on SageMaker or simulated on this machine", "simulated on this machine", "on SageMaker"
 SLURM = "on a Slurm cluster"
-"""Places where a command's jobs run. With `ANYWHERE`, as in start_job.py, --is_cloud_job chooses the place."""
+"""Where a command's jobs run: `ANYWHERE`, `HERE`, `SAGEMAKER` or `SLURM`. For `ANYWHERE`, --is_cloud_job decides."""
 DESCRIPTION = """Train on accelerators that need not wait for data: run a TensorFlow or PyTorch job on CPU hosts that
 preprocess (data_group) and hosts that train (dnn_group), {place}."""
 EXAMPLES = {
@@ -52,18 +52,18 @@ _OF_THE_ACCOUNT = (
     "role", "region", "image_uri", "framework_version", "output_s3_uri", "tag", "prices", "price", "retries",
 )  # fmt: skip
 CLOUD_ONLY = {**{name: f"--{name}" for name in _OF_THE_ACCOUNT}, **cloud_options.FLAGS}
-"""Flags for SageMaker only, by their names among the parsed arguments."""
+"""Flags for SageMaker only. Keys are the names of the parsed arguments, values are the flags that users type."""
 YES_NO = argparse.BooleanOptionalAction
 
 
 def build_parser(
     prog: str = "start_job.py", source_dir: Path | None = None, place: str = ANYWHERE
 ) -> argparse.ArgumentParser:
-    """Return the parser of a command's flags. Flags for places other than `place` are refused; their values are None.
+    """Return the parser of a command's flags. Flags for places other than `place` are refused and keep their defaults.
 
     Args:
         source_dir: default of --source_dir; None: headrace's own folder.
-        place: where the command's jobs run.
+        place: where the command's jobs run: `ANYWHERE`, `HERE`, `SAGEMAKER` or `SLURM`.
     """
     parser = OneLineParser(
         prog=prog,
@@ -90,7 +90,7 @@ def _add_job_flags(parser: argparse.ArgumentParser, source_dir: Path, place: str
     job.add_argument(
         "--tf_data_mode",
         choices=TF_DATA_MODES,
-        help="service: batches come from tf.data service (PyTorch: feed servers); local: from the "
+        help="`service`: batches come from tf.data service (PyTorch: feed servers); `local`: from the "
         "training process (default: service; with --no-is_hetero: local)",
     )
     if place == ANYWHERE:
@@ -143,7 +143,7 @@ def _add_job_flags(parser: argparse.ArgumentParser, source_dir: Path, place: str
         nargs="?",
         const="first",
         choices=["first", "only"],
-        help="first: test MPI between the ranks, then train; only: test, do not train",
+        help="`first`: test MPI between the ranks, then train; `only`: test MPI, do not train",
     )
     job.add_argument(
         "--metrics_port",
@@ -172,7 +172,7 @@ def _add_host_flags(parser: argparse.ArgumentParser, place: str) -> None:
         "--local_workers",
         choices=LOCAL_WORKERS,
         default=LOCAL_WORKERS[0],
-        help="off: data hosts alone make batches, dnn hosts only train (%(default)s)",
+        help="`off`: only data hosts make batches, dnn hosts only train (%(default)s)",
     )
     hosts.add_argument(
         "--processes_per_host",
@@ -306,7 +306,7 @@ def _hyperparameters(arguments: argparse.Namespace) -> dict[str, str]:
 
 
 def _not_for_hosts(arguments: argparse.Namespace) -> tuple[Path, ...]:
-    """Return the folders of runs, channels and checkpoints. Hosts never get these, even if inside the source dir."""
+    """Return the folders of runs, channels and checkpoints. Hosts get the source dir without these folders."""
     uris = [Channel.parse(text).uri for text in arguments.channel] + [arguments.checkpoint_s3_uri or ""]
     if arguments.output_dir.resolve() == arguments.source_dir.resolve():
         raise InputError(f"--output_dir {arguments.output_dir} is --source_dir: hosts would get old runs; change one")
@@ -314,7 +314,7 @@ def _not_for_hosts(arguments: argparse.Namespace) -> tuple[Path, ...]:
 
 
 def _channel(text: str, is_hetero: bool) -> Channel:
-    """Parse a --channel flag. Without data hosts, remove its `data_group` and `dnn_group`, so that all hosts get it."""
+    """Parse a --channel flag. Without data hosts, remove the flag's group names: all hosts get the channel."""
     channel = Channel.parse(text)
     if is_hetero:
         return channel

@@ -20,10 +20,10 @@ from headrace.job.phases import Phases
 from headrace.job.spec import JobSpec
 from headrace.terminal.parser import exit_status
 
-PREFLIGHT = """Test MPI with a job of only dnn hosts, which ends without training. It tests messages between hosts and
-within a host, broadcast, allreduce, and gathering with averaging. Each answer is checked and timed. A table and
-preflight.json hold the results. A slow link is marked. If a rank or a link does not answer, the job ends, and the
-error names it. The flags are those of start_job.py. To test MPI and then train: start_job.py --preflight ..."""
+PREFLIGHT = """Test MPI with a job that has only dnn hosts and does not train. The tests: messages between hosts and
+within a host, a broadcast, an allreduce, and a gather with an average. Each test is timed, and its values are checked.
+A table and preflight.json show the times and mark slow links. If a rank or a link does not answer, the job ends with an
+error that names the rank or link. The flags are those of start_job.py. To train too: start_job.py --preflight ..."""
 
 
 def main(argv: Sequence[str]) -> int:
@@ -105,7 +105,7 @@ def _spec(arguments: argparse.Namespace, table: InstanceTable) -> JobSpec:
 
 def _run_here(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
-        raise InputError("a local job has no SageMaker request that --dry_run could show: leave out --no-is_cloud_job")
+        raise InputError("--dry_run shows a SageMaker request, and a local job has none: leave out --no-is_cloud_job")
     spec = _spec(arguments, read_instances())
     cpus = parse_cpus(arguments.cpus or "", arguments.is_hetero)
     common = ("mpi4py", "psutil", "grpc", "pyroute2", "pathspec")
@@ -153,6 +153,6 @@ def _told(ended: Ended | None) -> int:
 
         try:
             print(describe_run(read_summary(ended.folder), ended.folder))
-        except InputError as error:  # the job's outcome stays, whatever its summary is
+        except InputError as error:  # a bad summary does not change the job's outcome
             print(f"headrace: {error}", file=sys.stderr)
     return 1 if ended and not ended.succeeded else 0

@@ -20,8 +20,8 @@ CONTROL_PORT = 16000
 _PASSING = range(26_000, 32_000)
 """Ports for servers without a fixed port, below Linux's range of ephemeral ports (32768 and up)."""
 ENDPOINTS_VARIABLE = "HEADRACE_ENDPOINTS"
-"""Environment variable with the hosts' addresses and ports, as `encode_endpoints` makes it. It is set on Slurm and for
-hosts on loopback addresses. Without it, hosts are reached by their names, at the default ports."""
+"""Environment variable with the hosts' addresses and ports, in the format of `encode_endpoints`. The variable is set on
+Slurm and for hosts on loopback addresses. Otherwise, hosts are reached by their names, at the default ports."""
 
 
 @dataclass(frozen=True)

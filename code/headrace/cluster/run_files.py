@@ -34,7 +34,7 @@ RESULTS = (SUMMARY, METRICS, TENSORBOARD, PREFLIGHT_REPORT)
 
 
 def as_given(text: str) -> Path:
-    """Return a user's path or file:// address as a path. Expand ~, because shells do not in --flag=~/folder."""
+    """Return a user's path or file:// address as a path. Expand ~ too: shells leave ~ alone in --flag=~/folder."""
     return Path(os.path.expanduser(text.removeprefix("file://")))
 
 

@@ -12,7 +12,7 @@ from headrace.cluster.topology import DATA_GROUP, DNN_GROUP, HOMOGENEOUS_GROUP, 
 from headrace.errors import InputError
 
 FRAMEWORK_PARAMETERS = "SM_FRAMEWORK_PARAMS"
-"""Environment variable that holds, as JSON, the hyperparameters `sagemaker_…` of SageMaker's toolkit."""
+"""Environment variable with the `sagemaker_…` hyperparameters of SageMaker's toolkit, as JSON."""
 
 
 def read_topology(base_dir: Path, environ: Mapping[str, str]) -> Topology:

@@ -1,6 +1,6 @@
 """Prepare a host of a Slurm job: make SageMaker's variables from Slurm's, and make the host's folders.
 
-The variables RUN_VARIABLE to PORTS_VARIABLE come from the batch script (`headrace.backends.slurm.batch_script`). The
+The batch script (`headrace.backends.slurm.batch_script`) sets HEADRACE_RUN and the HEADRACE_SLURM_… variables. The
 rest of the launcher and the training script find the same variables and folders as on SageMaker.
 """
 
@@ -38,7 +38,7 @@ PORTS_VARIABLE = "HEADRACE_SLURM_PORTS"
 """Variable with the number of consecutive ports that a job needs on shared nodes. Not set if nodes are exclusive."""
 SECRET_VARIABLE = "HEADRACE_JOB_SECRET"
 SECRET_FILE = "secret"
-"""File in the run's folder with the job's secret. Only its owner may read it."""
+"""File in the run's folder with the job's secret. Only the file's owner may read it."""
 FREE_PORTS = 800
 """Number of ports that jobs on one node divide among themselves: 6000 to 6799, below slurmctld's port 6817."""
 LAUNCHER_PREFIXES = ("SLURM", "SBATCH_", "SRUN_", "PMI_", "PMI2_", "PMIX_", "OMPI_", "PRTE_", "I_MPI_")
@@ -114,7 +114,7 @@ def read_groups(environ: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def expand_hosts(text: str) -> list[str]:
-    """Return the host names in Slurm's short form: `gpu[01-03,7],login` is gpu01, gpu02, gpu03, gpu7 and login."""
+    """Expand Slurm's short form into host names: `gpu[01-03,7],login` gives gpu01, gpu02, gpu03, gpu7 and login."""
     names: list[str] = []
     for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", text):
         pieces = re.findall(r"\[[^\]]*\]|[^\[]+", part)
@@ -124,7 +124,7 @@ def expand_hosts(text: str) -> list[str]:
 
 
 def port_offset(job_id: int, needed: int) -> int:
-    """Return the number to add to a job's ports, so that jobs with nearby numbers can share a node.
+    """Return the number to add to a job's ports, so that jobs with nearby job IDs can share a node.
 
     Args:
         needed: number of consecutive ports that the job needs on a node; 0 if the job is alone there.
@@ -137,7 +137,7 @@ def _group_names(environ: Mapping[str, str]) -> list[str]:
 
 
 def _numbers(text: str) -> list[str]:
-    """Return the numbers in Slurm's short form: `01-03,7` is 01, 02, 03 and 7."""
+    """Expand Slurm's short form into numbers: `01-03,7` gives 01, 02, 03 and 7."""
     found: list[str] = []
     for item in text.split(","):
         first, _, last = item.partition("-")

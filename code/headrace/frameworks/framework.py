@@ -14,7 +14,7 @@ class Said(NamedTuple):
 
     lines: Sequence[str]
     names_its_type: bool = False
-    """True if `lines` begin with the type of the original error. If False, the exception's own type is put in front."""
+    """True if `lines` begin with an error's type. If False, the type of the raised exception is put before them."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,12 @@ class RankFacts:
 
 @dataclass(frozen=True)
 class StallWords:
-    """Patterns of the stall warning that `reducer` (Horovod) logs: its text, then a line for each missing rank."""
+    """Patterns of a stall warning. `reducer` (Horovod) logs the warning, and then a line for each missing rank."""
 
     reducer: str
     complaint: re.Pattern[str]
     missing_rank: re.Pattern[str]
-    """Pattern with two groups: `rank`, and `first`, the name of the first tensor that other ranks wait for."""
+    """Pattern with two groups: `rank` is the missing rank; `first` names the first tensor that other ranks wait for."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Horovod in a job: its environment variables and stall warnings, its installation, and how it ends on a rank."""
+"""Horovod in a job: environment variables, stall warnings, installation and shutdown."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ STALL_WORDS = StallWords(  # of Horovod 0.28's stall inspector
 def rank_environ(facts: RankFacts) -> dict[str, str]:
     """Return Horovod's own variables for mpirun and the ranks."""
     found = {
-        # Horovod names the ranks that an allreduce waits for. It must do so before the stall watchdog acts, and takes
-        # up to three of these periods: one to begin, one to forget what it had cached. Its own default is 60.
+        # Horovod must name the ranks that an allreduce waits for, before the stall watchdog acts. Horovod takes up to
+        # three of these periods: one to begin, one to forget its cache, one to report. Horovod's default is 60.
         "HOROVOD_STALL_CHECK_TIME_SECONDS": str(min(max(int(facts.stall_timeout_s / 5), 1), 60)),
         # The second line of defence: Horovod ends the ranks itself if nobody else does.
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(int(facts.stall_timeout_s * 2) + 60),

@@ -12,7 +12,7 @@ from headrace.cluster.addresses import free_ports
 from headrace.frameworks.framework import Framework, RankFacts, Said
 
 STALL_TIMEOUT_VARIABLE = "HEADRACE_STALL_TIMEOUT_S"
-"""Variable with the stall timeout in whole seconds: how long workers wait for a rank to read, and ranks for a batch."""
+"""Variable with the stall timeout in whole seconds, for workers that await a reader and ranks that await a batch."""
 FEEDS_VARIABLE = "HEADRACE_FEEDS"
 """Variable with the addresses of a PyTorch job's feed servers; see `TrainerContext`."""
 MASTER_VARIABLE = "HEADRACE_MASTER"
@@ -26,11 +26,11 @@ _OF_MPI = {
     "LOCAL_WORLD_SIZE": "OMPI_COMM_WORLD_LOCAL_SIZE",
 }
 PORT_IN_USE = (
-    "each feed server on the host also runs the script up to the script's first batch, and may hold the port: "
-    "open the port after that batch, or only where headrace.torch.is_feed_server() is False"
+    "the script may itself have opened this port: each feed server on the host also runs the script, up to its first "
+    "batch; open the port after the first batch, or only where headrace.torch.is_feed_server() is False"
 )
 GLOO_S = 5.0
-"""Most seconds that an ending rank waits until gloo's threads are idle. If they are idle, it waits about 40 ms."""
+"""Maximum seconds that an ending rank waits for gloo's threads to sleep. If all sleep already, it waits about 40 ms."""
 
 
 def _rank_environ(facts: RankFacts) -> dict[str, str]:
@@ -56,7 +56,7 @@ def _advice(error: BaseException, _: str) -> str:
 
 
 def _connects(environ: Mapping[str, str]) -> bool:
-    """Return whether this process is a rank of a PyTorch job, so that torch.distributed can connect it."""
+    """Return whether this process is a rank of a PyTorch job: the variables to connect torch.distributed are set."""
     return bool(environ.get(MASTER_VARIABLE)) and all(name in environ for name in _OF_MPI.values())
 
 
@@ -78,14 +78,14 @@ def _before_script(environ: MutableMapping[str, str]) -> None:
     environ["MASTER_ADDR"] = environ[MASTER_VARIABLE]
     environ["MASTER_PORT"] = str(MPI.COMM_WORLD.bcast(port))
     share = len(os.sched_getaffinity(0)) // int(environ["LOCAL_WORLD_SIZE"])
-    # By default each rank starts a thread for each processor. torchrun sets 1; this gives a rank its share.
+    # By default, each rank starts a thread per processor. torchrun sets 1 thread; headrace divides the processors.
     environ.setdefault("OMP_NUM_THREADS", str(max(share, 1)))
 
 
 def _leave() -> None:
-    from headrace.linux.processes import wait_for_threads  # needs psutil, which --help must not
+    from headrace.linux.processes import wait_for_threads  # needs psutil, which --help must not need
 
-    # gloo's threads release the last collective's tensors a moment later. Once Python ends, that aborts the process:
+    # gloo's threads release the last collective's tensors late. A release after Python's end aborts the process:
     # pytorch/pytorch#190489.
     wait_for_threads("pt_gloo", GLOO_S)
 

@@ -1,4 +1,4 @@
-"""The `Framework` object of TensorFlow and Keras: all that the other packages know of them. Horovod is beside it."""
+"""TensorFlow's `Framework` object: all that the other packages know of TensorFlow and Keras."""
 
 from __future__ import annotations
 

@@ -30,12 +30,12 @@ def write_failure(paths: HostPaths, text: str) -> None:
 
 
 def stopped(host: str, signal_name: str) -> RootCause:
-    """Return the root cause of a job that a signal stopped."""
+    """Return a root cause that says which signal stopped the job."""
     return RootCause(host, LAUNCHER, f"was stopped by {signal_name}", signal=signal_name)
 
 
 def cause_of(error: Exception, host: str, log: HostLog) -> RootCause:
-    """Return the root cause of a job that an error ended. If the error is unexpected, log its traceback."""
+    """Return a root cause that describes an error. If the error is no `HeadraceError`, also log its traceback."""
     if isinstance(error, HeadraceError):
         return RootCause(host, LAUNCHER, str(error), os.getpid(), exit_code=error.exit_code)
     for line in "".join(traceback.format_exception(error)).splitlines():

@@ -11,7 +11,7 @@ from headrace.host.mpi.mpirun import ORTED
 from headrace.outcome import Outcome, RootCause
 
 STOP_MARGIN_S = 5.0
-"""Seconds added to `stop_grace_s`: after a stop request, a host waits at most the sum for the leader to end the job."""
+"""After a stop request, a host waits at most `stop_grace_s` plus this many seconds for the leader to end the job."""
 UNHEARD_FAILURE_S = 60.0
 """Seconds that a failed host waits for the leader's first call, so that it can report the failure."""
 
@@ -50,6 +50,6 @@ def follow(run: HostRun) -> Outcome:
                 return Outcome(failure or RootCause(leader, "launcher", never))
         elif silence_s > settings.lease_s:
             gone = RootCause(leader, "launcher", f"has not contacted this host for {settings.lease_s:g} s (lease_s)")
-            # An MPI daemon ends when its mpirun is gone.
+            # An MPI daemon also ends if mpirun, on the leader, is gone: then the daemon's end is not the root cause.
             return Outcome(failure if failure and failure.process != ORTED else gone)
     return run.state.outcome

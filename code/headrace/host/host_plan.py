@@ -24,7 +24,7 @@ from headrace.job.settings import (
 from headrace.rank.context import TrainerContext
 
 LONGEST_SOCKET_PATH, LONGEST_SOCKET_NAME = 107, 32
-"""Longest path of a Unix socket in bytes (unix(7)), and the most bytes that multiprocessing appends to TMPDIR."""
+"""Longest path of a Unix socket in bytes (unix(7)); largest number of bytes that multiprocessing appends to TMPDIR."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ def trainer_environ(plan: HostPlan, of_service: Mapping[str, str]) -> dict[str, 
         SECRET_VARIABLE: settings.secret,
         **FRAMEWORKS[settings.framework].rank_environ(facts),
         CONTROL_HOSTS_VARIABLE: ",".join(channels),
-        # A preflight starts MPI before the framework is loaded. Both have functions of the same names (hwloc's). Open
-        # MPI's must be bound at once, not at their first call: else MPI's end would call the framework's and crash.
+        # A preflight starts MPI before the framework is loaded. Both have hwloc's functions, under the same names. Bind
+        # those of Open MPI at once, not at the first call: else MPI calls the framework's when it ends, and crashes.
         **({"LD_BIND_NOW": "1"} if settings.preflight else {}),
     }
 

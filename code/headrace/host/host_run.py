@@ -144,7 +144,7 @@ class HostRun:
         return left if left and (found is fallback or WITHOUT_A_WORD in found.message) else found
 
     def wait(self, timeout_s: float = TICK_S) -> None:
-        """Act on events for at most `timeout_s` seconds. End early after an event that is more than new measurements.
+        """Act on events for at most `timeout_s` seconds. Return early after any event except a host's new measurements.
 
         Raises:
             SetupError: the MPI daemon cannot be started.
@@ -222,7 +222,7 @@ def prepare_folders(plan: HostPlan) -> None:
     for folder in (plan.paths.work_dir, plan.paths.signal_dir, plan.paths.output_dir):
         try:
             if folder == plan.paths.work_dir:
-                folder.mkdir(mode=0o700, parents=True)  # it may lie in /tmp, where others have been before
+                folder.mkdir(mode=0o700, parents=True)  # fails if another user made it first, as may be in /tmp
             folder.mkdir(parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=folder).close()
         except OSError as error:

@@ -16,8 +16,8 @@ def script_arguments(argv: Sequence[str], hyperparameters: Path) -> list[str]:
     """Return the launcher's arguments that the user meant for the training script, as `--name value`.
 
     Args:
-        hyperparameters: the host's hyperparameters.json. Arguments that are not in this file are left out, because
-            SageMaker's toolkit has put them on the command line.
+        hyperparameters: the host's hyperparameters.json. Arguments that are not in this file were added by SageMaker's
+            toolkit, not by the user, and are left out.
     """
     try:
         given = json.loads(hyperparameters.read_text(encoding="utf-8"))

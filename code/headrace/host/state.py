@@ -59,14 +59,14 @@ class HostState:
         self.published: Body = self._status()
         """The status that this host sends in reply to lease renewals."""
 
-    # From the control channel's thread
+    # Called from the control channel's thread
 
     def renew(self, body: Body) -> Body:
         """Return the published status. `body` is the leader's renewal: the job's phase and, at the end, its outcome."""
         self._inbox.put(LeaderSaid(body))
         return self.published
 
-    # From the main loop
+    # Called from the main loop
 
     def take(self, stamped: Stamped) -> None:
         """Act on an event, if it concerns this host's state."""
@@ -83,7 +83,7 @@ class HostState:
         self.publish()
 
     def publish(self) -> None:
-        """Make the current status the reply to lease renewals."""
+        """Store the current status, with which this host then replies to lease renewals."""
         self._received = self._find_received()
         self.published = self._status()
 
@@ -107,7 +107,7 @@ class HostState:
         return None if self._last_heard is None else now - self._last_heard
 
     def set_phase(self, phase: str) -> None:
-        """Note the job's phase. At the first step, start to count CPU time, so that start-up is left out."""
+        """Record the job's phase. At the first step, start to count CPU time, so that start-up is left out."""
         if phase == STEPPING and self._phase != STEPPING:
             self._phase = STEPPING
             self.usage.mark()

@@ -23,7 +23,7 @@ from headrace.outcome import LOG_TAIL_LINES, RootCause, describe_return_code
 FIRST_BACK_OFF_S = 0.5
 LONGEST_BACK_OFF_S = 8.0
 FORGIVEN_AFTER_S = 600.0
-"""Seconds of running after which a child's earlier restarts no longer count towards `max_restarts`."""
+"""Once a child has run for this many seconds, its earlier restarts no longer count towards `max_restarts`."""
 MAX_LINE_CHARS = 16_384
 READ_REST_S = 1.0
 """Seconds to wait for an ended child's last output. Its pipe may stay open, if another process holds it."""
@@ -34,7 +34,7 @@ FINAL_EXIT = InputError.exit_code
 
 @dataclass(frozen=True)
 class ChildSpec:
-    """The command of a child process, and what to do with its output and its end."""
+    """How to start a child process, read its output, and restart it."""
 
     kind: str
     """`trainer`, `mpi-daemon`, `installer` or the kind of a server. Restarts are counted by kind."""
@@ -69,7 +69,7 @@ class Child:
     return_code: int = 0
 
     def root_cause(self, host: str) -> RootCause:
-        """Return the end of this child as a root cause."""
+        """Return a root cause that says how this child ended."""
         exit_code, signal, phrase = describe_return_code(self.return_code)
         if self.restarts:
             phrase += f" after {self.restarts} restarts"

@@ -11,13 +11,13 @@ from headrace.errors import SetupError
 from headrace.job.settings import WHEELS_VARIABLE
 
 LIBRARY_FOLDER = "headrace_transfer"
-"""Folder of the data transfer library, beside `tensorflow`. The library's name has TensorFlow's and libc's versions."""
+"""Folder for the data transfer library, beside the TensorFlow package. File names hold TensorFlow and libc version."""
 LIBRARY_KEY = "transfer"
-"""Subfolder of the S3 folder for the built data transfer library."""
+"""Subfolder for the data transfer library in the S3 folder."""
 CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 60
 ATTEMPTS = 2
-"""Number of attempts of a call to S3. It is small, so that a host without S3 builds instead of waiting for minutes."""
+"""Number of attempts of an S3 call. With more, a host without S3 would wait for minutes before it builds the files."""
 
 
 class Store:

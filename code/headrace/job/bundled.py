@@ -8,9 +8,9 @@ from headrace.frameworks import FRAMEWORKS
 
 PACKAGE = Path(__file__).resolve().parents[1]
 INSTALLED = PACKAGE / "own"
-"""Subfolder of the installed package. In a checkout, its files are outside the package (see pyproject.toml)."""
+"""Subfolder of the installed package: scripts and recipes. A checkout has them outside the package (pyproject.toml)."""
 SCRIPTS = ("launcher.py", "train_data.py")
-"""Scripts of headrace that hosts get, beside the training script and the package."""
+"""headrace's scripts that hosts get in addition to the training script and the package."""
 REQUIREMENTS, CONSTRAINTS = "requirements.txt", "constraints.txt"
 TRAINING_SCRIPTS = {name: framework.training_script for name, framework in FRAMEWORKS.items()}
 

@@ -12,22 +12,22 @@ COPYING = "copying to the GPU"
 PROCESS = "the training process"
 GPU = "the GPU"
 ARITHMETIC = "the model's arithmetic"
-"""Name of the limit if steps do not wait for data, and run on CPUs or on a GPU whose utilization is not known."""
+"""Name of the limit if steps do not wait for data and no GPU utilization is known, as in training on CPUs."""
 INPUT_BOUND_FROM = 0.1
 """Share of a step, 0 to 1. If steps wait for data for no more than this share, the computation is the limit."""
 BUSY_FROM = 0.85
-"""Share of an ideal step, 0 to 1. If GPUs are busy for at least this share of it, they are the limit."""
+"""Share of an ideal step, 0 to 1. GPUs that are busy for at least this share are the limit."""
 FEW_SAMPLES = 5
 """Number of utilization samples of a GPU, one a second, that are needed for a meaningful mean."""
 REMEDIES = {
     COPYING: "What helps: copy each batch during the step before it, from pinned memory (PyTorch: the loader's "
     "device=; TensorFlow: data.prefetch_to_device), and copy smaller types (uint8).",
-    PROCESS: "Python code, kernel launches and receiving batches take the time, so more data hosts gain nothing, "
-    "and a larger GPU does not help. What helps: torch.compile and CUDA graphs (mode='reduce-overhead'), larger "
-    "batches, Keras's steps_per_execution, --local_workers off, more processors on the dnn host.",
+    PROCESS: "A step's time goes to Python code, kernel launches and receiving batches, so more data hosts or a larger "
+    "GPU do not help. What helps: torch.compile and CUDA graphs (mode='reduce-overhead'), larger batches, "
+    "Keras's steps_per_execution, --local_workers off, more processors on the dnn host.",
     GPU: "What helps: mixed precision (bfloat16), or a larger GPU. More data hosts do not help.",
 }
-"""Advice for each limit except `WAITING`: if steps wait for data, `headrace plan` chooses data hosts."""
+"""Advice by limit. There is none for `ARITHMETIC`. For `WAITING`, `headrace plan` says how many data hosts to rent."""
 
 
 def limited_by(summary: Mapping[str, Any]) -> str:
@@ -61,7 +61,7 @@ def gpu_busy_share(summary: Mapping[str, Any]) -> float | None:
     samples = [each.get("samples") for each in found]
     if not found or not ranks or not ideal_ms or any(isinstance(each, int) and each < FEW_SAMPLES for each in samples):
         return None
-    # GPUs beyond the ranks are idle.
+    # GPUs without a rank are idle, so divide by the number of GPUs with a rank.
     shares = [each["utilization"] * each["count"] / max(min(each["count"], ranks), 1) for each in found]
-    # While a step waits, the GPU does nothing.
+    # A GPU does nothing while a step waits: all its busy time belongs to the ideal step.
     return float(min(sum(shares) / len(shares) * summary["step_time_ms"]["mean"] / ideal_ms, 1.0))

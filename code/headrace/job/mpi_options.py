@@ -10,7 +10,9 @@ OWN_MPI_PARAMETERS = frozenset(
     {"plm_rsh_agent", "plm_rsh_no_tree_spawn", "orte_tmpdir_base", "btl_vader_backing_directory"}
 )
 """Parameters of Open MPI that users must not set."""
-_REFUSED = dict.fromkeys(("--", "-V", "--version", "-h", "--help", "-?"), "mpirun would not run the script")
+_REFUSED = dict.fromkeys(
+    ("--", "-V", "--version", "-h", "--help", "-?"), "with this option, mpirun runs no script; leave the option out"
+)
 _REFUSED |= dict.fromkeys(("-n", "--n", "-np", "--np", "-c"), "give --processes_per_host instead")
 """Options of mpirun that users must not give, each with the reason."""
 

@@ -57,7 +57,7 @@ class Phases:
         elif event.name == "checkpoint":
             self._checkpoint = fields.get("epoch", "")
         elif event.name in ("training_finished", "outcome") and host == (self._leader or host):
-            # Only the leader's event counts: a host that has lost it ends alone, while the others go on.
+            # Only the leader's event counts: a host that has lost the leader ends alone, while the others go on.
             self._phase = fields.get("status", "ended")
         return self._phase != before
 

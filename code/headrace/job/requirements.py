@@ -9,7 +9,7 @@ from headrace.errors import InputError
 from headrace.job.bundled import CONSTRAINTS, PACKAGE, REQUIREMENTS
 
 NOT_FOR_HOSTS = "# Hosts do not need the rest"
-"""Start of a line in code/constraints.txt. Hosts get only the lines above it. Users may choose all other versions."""
+"""Start of a line of constraints.txt. Hosts get only the lines above it. Users choose versions of packages below."""
 
 
 def host_constraints(own: Path) -> str:
@@ -33,7 +33,7 @@ def join_requirements(theirs: Path | bytes | None, own: Path) -> str:
         raise InputError(f"--source_dir: cannot read {REQUIREMENTS} ({error}); it must be UTF-8 text") from error
     if "--require-hashes" in text or "--hash" in text:
         raise InputError(
-            f"--source_dir: {REQUIREMENTS} has hashes, so pip would refuse headrace's own lines; leave the hashes out"
+            f"--source_dir: {REQUIREMENTS} has hashes, so pip refuses lines that headrace adds; leave the hashes out"
         )
     kept = [line for line in text.splitlines() if not re.match(rf"\s*{PACKAGE.name}\b(?![-_.])", line)]
     return "\n".join([*kept, ours])

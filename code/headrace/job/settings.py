@@ -1,7 +1,7 @@
 """The launcher's settings on a host, read once at the start from hyperparameters and environment variables.
 
 After that, the launcher uses only the frozen `Settings`. Ranks and servers get their values from environment variables.
-`TrainerContext` reads some of these; this module names the others.
+`TrainerContext` reads some of these variables. The names of the others are constants of this module.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SECRET_VARIABLE = "HEADRACE_JOB_SECRET"
 PLACEHOLDER_SECRET = "made-at-submission"
 """Secret that `--dry_run` prints; no job may have it."""
 STARTUP_TIMEOUT_VARIABLE = "HEADRACE_STARTUP_TIMEOUT_S"
-"""Variable with the seconds that ranks wait for hosts that have not started yet."""
+"""Variable with the seconds that ranks wait for hosts to start."""
 TRUST_NETWORK_VARIABLE = "HEADRACE_TRUST_NETWORK"
 """Variable that is 1 if nobody else is on the hosts' network. Then MPI may use a secret made from the job's ARN."""
 MPI_OPTIONS_VARIABLE = "HEADRACE_MPI_OPTIONS"
@@ -86,7 +86,7 @@ class Settings:
     )
     num_of_data_workers: int = _setting(1, "tf.data workers, or feed servers, per host", at_least=0)
     local_workers: str = _setting(
-        "on", "on: dnn hosts run workers too, beside the trainer; off: data hosts only", choices=LOCAL_WORKERS
+        "on", "`on`: dnn hosts run workers too, beside the trainer; `off`: only data hosts do", choices=LOCAL_WORKERS
     )
     processes_per_host: int = _setting(0, "ranks per dnn host; 0: one per GPU, or 1 without a GPU", at_least=0)
     training_script: str = _setting(DEFAULT.training_script, "script that the ranks run, a path inside the source dir")
@@ -105,7 +105,7 @@ class Settings:
     min_data_hosts: int = _setting(1, "the job goes on after the loss of data hosts if this many are left", at_least=0)
     metrics_port: int = _setting(0, "port on which the leader serves OpenMetrics; 0: none", at_least=0)
     preflight: str = _setting(
-        "", "first: the ranks test MPI before they train; only: they test it and do not train", choices=PREFLIGHTS
+        "", "`first`: the ranks test MPI before they train; `only`: they test it and do not train", choices=PREFLIGHTS
     )
     preflight_timeout_s: float = _setting(60.0, "preflight: how long a rank or network link may be silent in one stage")
     base_dir: Path = Path("/opt/ml")
@@ -196,5 +196,5 @@ def default_mode(is_hetero: bool) -> str:
 
 
 def read_base_dir(environ: Mapping[str, str]) -> Path:
-    """Return SageMaker's folder: `/opt/ml`, or the value of `SAGEMAKER_BASE_DIR`, as the toolkit reads it."""
+    """Return SageMaker's folder: the value of `SAGEMAKER_BASE_DIR`, else `/opt/ml`. The toolkit has the same rule."""
     return Path(environ.get("SAGEMAKER_BASE_DIR") or "/opt/ml")

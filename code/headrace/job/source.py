@@ -63,8 +63,8 @@ def source_files(source_dir: Path, left_out: Collection[Path] = ()) -> list[Path
 def host_files(source_dir: Path, left_out: Collection[Path] = ()) -> dict[Path, Path | bytes]:
     """Return all files that hosts get, by path in their source dir: the user's files and headrace's own.
 
-    If the source dir already contains headrace, as the `code` of a checkout does, no files are added. Hosts get
-    only those lines of constraints.txt that are meant for hosts.
+    If the source dir already contains headrace, as a checkout's folder `code` does, no files are added. Hosts get only
+    those lines of constraints.txt that are meant for hosts.
     """
     files: dict[Path, Path | bytes] = {file: source_dir / file for file in source_files(source_dir, left_out)}
     if has_headrace(source_dir):

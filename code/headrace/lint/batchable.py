@@ -22,7 +22,7 @@ _SIMPLE_OPS = {*PIXELS_THROUGH, "Placeholder", "Const", "NoOp", "Shape", "Random
 
 
 def batch_size_after(pipeline: Pipeline, stage: Stage) -> int:
-    """Return the batch size of the `batch` stage after a map, if the map could be moved behind that stage; else 0."""
+    """Return the size of the next `batch` after a map; 0 if there is no `batch` that could be moved before the map."""
     between: list[Stage] = []
     for each in pipeline.after(stage):
         if each.kind in ("Batch", "ParallelBatch"):
@@ -56,10 +56,7 @@ def how_batchable(stage: Stage, size: int) -> str:
 
 
 def _vectorised(stage: Stage) -> Callable[..., Any]:
-    """Return a function that applies a map's function to a whole batch, through `tf.vectorized_map`.
-
-    Calling the returned function raises ValueError if TensorFlow cannot vectorise the map's function.
-    """
+    """Return a map's function, made to take batches. A call raises ValueError if TensorFlow cannot vectorise it."""
     function = functions_of(stage.dataset)[0].function
     return lambda *batch: tf.vectorized_map(
         lambda flat: tuple(function(*tf.nest.flatten(flat))),

@@ -27,7 +27,7 @@ class Finding:
     """Place in the script: `file:line: transformation`."""
     cost: str
     gain: float | None
-    """Factor by which the fix improves `gain_of`, such as 2; None if that depends on the data and the host."""
+    """Factor, such as 2, by which the fix improves what `gain_of` names; None if it depends on data and host."""
     gain_of: str
     """What the fix improves, in words, such as `fewer bytes on the wire`."""
     is_estimate: bool

@@ -12,9 +12,10 @@ import tensorflow as tf
 from headrace.tensorflow import compat
 
 Start = Callable[[Any], bool]
-"""Function that returns True for the tensors with which `flow` begins, such as decoded JPEGs."""
+"""Function that takes a tensor. It returns True if `flow` must follow this tensor's data, as for a decoded JPEG."""
 Consumer = tuple[str, Any]
-"""What uses a marked tensor: an operation's type (`crop` if it crops) and first result, or a stage's kind and None."""
+"""An operation or stage that uses a tensor marked by `flow`. Operation: its type (`crop` if it cuts out a part of an
+image) and its first output. Stage: its kind and None."""
 BATCHES = ("Batch", "ParallelBatch", "PaddedBatch", "DenseToRaggedBatch")
 MAPS = ("Map", "ParallelMap")
 PASSING = ("Options", "Prefetch", "Shuffle", "Repeat", "Take", "Skip", "Shard", "AssertCardinality", "IgnoreErrors")
@@ -129,10 +130,11 @@ def batch_size(stage: Stage) -> int:
 
 
 def flow(stage: Stage, start: Start, through: Collection[str], consumers: list[Consumer]) -> list[bool]:
-    """Mark chosen tensors, and those made from them, up to a stage. Return which components of the stage are marked.
+    """Mark chosen tensors and tensors made from them. Return which components of an element of `stage` are marked.
 
     Args:
-        start: returns True for a chosen tensor, such as a decoded JPEG.
+        stage: last stage to follow.
+        start: function that returns True for a chosen tensor, such as a decoded JPEG.
         through: types of operations and stages whose results are marked if an input is marked.
         consumers: list to which `flow` adds operations and stages that use a marked tensor but are not in `through`.
     """
@@ -163,7 +165,7 @@ def flow_in_graph(
             found = [flow_in_graph(each, operands, start, through, consumers) for each in inner]
             results = [any(each) for each in zip(*found, strict=True)]
         else:
-            # The first operand of these is the value, the others say where.
+            # The first input of these operations is the value. The other inputs are only positions, sizes or a shape.
             one = marked[:1] if op.type in ("GatherV2", "Slice", "StridedSlice", "Reshape") else marked
             results = [any(one) and op.type in through] * len(op.outputs)
             if any(marked) and op.type not in through:

@@ -26,12 +26,13 @@ from headrace.lint.pipeline import (
 from headrace.tensorflow.compat import argument_of
 
 LARGE_VALUES = 1024
-"""Fewest values per example for which `wide_wire` examines a component. A 32 × 32 image has 1,024 pixels."""
+"""Minimum size, in values per example, of a tensor that `wide_wire` examines. A 32 × 32 image has 1,024 pixels."""
 CACHE_LIMIT_BYTES = 2**30
 """Bytes that are safe to cache on any data host: the smallest in instances.csv has 8 GiB."""
 BATCHING, CROP = 1.5, 1.4
-"""Speed-up of `images.augment` on 32 images of 64 × 64 at once, and of decoding only a 224 × 224 crop of a 375 × 500
-JPEG. Both were measured on one core of a two-core x86-64 machine with TensorFlow 2.21."""
+"""Two speed-ups. `BATCHING`: `images.augment` called once for 32 images of 64 × 64, not for each. `CROP`: decoding
+a 224 × 224 crop of a 375 × 500 JPEG, not the whole JPEG. Measured with TensorFlow 2.21 on one core of a two-core x86-64
+machine."""
 _ASKS_SHAPE = {"Shape", "Size", "Rank", "ShapeN"}
 
 
@@ -57,10 +58,10 @@ def wide_wire(subject: Subject) -> Iterator[Finding]:
         origin, narrow_type = "made of uint8 pixels", "uint8"
         by_image = any("Mean" in stage.ops for stage in subject.pipeline.stages)
         layer = "Lambda(tf.image.per_image_standardization)" if by_image else "Rescaling(1 / 255)"
-        fix = f"keep pixels uint8 up to distribute, and scale them in the model: keras.layers.{layer}"
+        fix = f"keep pixels as uint8 until data.distribute, and scale them in the model: keras.layers.{layer}"
     else:
-        origin, narrow_type = "safe to narrow only if the values fit", "numbers of half as many bits"
-        fix = "if the values fit: tf.cast before distribute, and tf.cast back in the model"
+        origin, narrow_type = "safe in a smaller dtype only if the values fit it", "numbers with half the bits"
+        fix = "if the values fit a smaller dtype: tf.cast before data.distribute, and tf.cast back in the model"
     if wide:
         cost = f"{', '.join(wide)}, {origin}: {size_text(now)} a batch, {size_text(then)} as {narrow_type}"
         yield Finding("wide-wire", subject.distributed_at, cost, now / then, "fewer bytes on the wire", False, fix)
@@ -103,7 +104,7 @@ def no_cache(subject: Subject) -> Iterator[Finding]:
         return
     cost = f"{elements} elements are made again in every epoch; a cache of them takes {size_text(size)}"
     fix = f".cache() after .map({last.in_code}), before shuffle and repeat"
-    yield Finding("no-cache", where(last), cost, None, "this map runs only in the first epoch", False, fix)
+    yield Finding("no-cache", where(last), cost, None, "if cached, this map runs only in the first epoch", False, fix)
 
 
 def decode_then_crop(subject: Subject) -> Iterator[Finding]:
@@ -130,7 +131,7 @@ def decode_then_crop(subject: Subject) -> Iterator[Finding]:
 
 
 def _batch_shapes(subject: Subject) -> list[list[int]] | None:
-    """Return the shape of each component of a batch; None if one is not known."""
+    """Return the shapes of all components of a batch, or None if any of these shapes is not known."""
     end = subject.pipeline.end
     size = next((batch_size(each) for each in [end, *end.before()] if each.kind in BATCHES), -1)
     if not all(isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None for spec in end.spec):
@@ -158,6 +159,6 @@ def _crop_size(crop: Any) -> list[int | None]:
 
 
 def _is_jpeg(tensor: Any) -> bool:
-    # A reduced size (`ratio`) cannot be combined with the exact pixels of a crop.
+    # A JPEG decoded at reduced size (`ratio`) does not count: decoding only the crop could not give the same pixels.
     op = getattr(tensor, "op", None)
     return op is not None and op.type == "DecodeJpeg" and op.get_attr("ratio") == 1

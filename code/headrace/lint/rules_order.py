@@ -30,7 +30,7 @@ def no_prefetch(subject: Subject) -> Iterator[Finding]:
     place = where(subject.trainer[-1]) if subject.trainer else subject.distributed_at
     cost = "nothing is fetched while a step runs: each step first waits for its batch"
     fix = "data.distribute(…).prefetch(tf.data.AUTOTUNE), as the last transformation"
-    yield Finding("no-prefetch", place, cost, 2.0, "shorter steps, at most", True, fix)
+    yield Finding("no-prefetch", place, cost, 2.0, "shorter steps at best", True, fix)
 
 
 def sequential_map(subject: Subject) -> Iterator[Finding]:
@@ -55,7 +55,7 @@ def sequential_interleave(subject: Subject) -> Iterator[Finding]:
             files = min(known) if known else 0
             if files != 1:
                 cost = f"one of {files or 'several'} open files is read at a time"
-                gain, gain_of = float(files) or None, "faster reads of slow storage, in the best case"
+                gain, gain_of = float(files) or None, "faster reads at best, if storage is slow"
                 fix = ".interleave(…, num_parallel_calls=tf.data.AUTOTUNE)"
                 yield Finding("sequential-interleave", where(stage), cost, gain, gain_of, True, fix)
 

@@ -52,7 +52,7 @@ def main() -> None:
         sys.exit("usage: python -m headrace.rank -m mpi4py SCRIPT [ARGUMENT ...]")
     from mpi4py.run import run_command_line
 
-    atexit.register(_leave)  # registered first, so that it runs last: libraries end their own
+    atexit.register(_leave)  # registered first, so that it runs last, after libraries have ended their own processes
     threading.excepthook = functools.partial(_thread_failed, arguments[2])
     watch = _watch()
     preflight = os.environ.get(PREFLIGHT_VARIABLE, "")

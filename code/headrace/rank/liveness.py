@@ -24,7 +24,7 @@ _counters: list[Callable[[], int]] = [lambda: _noted]
 
 
 def note_progress() -> None:
-    """Note that the rank has made progress, such as taking a batch. This is cheap enough for every batch."""
+    """Record that the rank has made progress, such as taking a batch. This is cheap enough for every batch."""
     global _noted
     _noted += 1
 
@@ -50,7 +50,7 @@ def innermost_frame(thread: int) -> FrameType | None:
 
 
 class Watch:
-    """A thread that touches a rank's files whenever a counter has grown or the main thread has moved, until `stop`."""
+    """A thread that touches `rankN` if a counter has grown, `moved-rankN` if the main thread moved. `stop` ends it."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._strong, self._weak = folder / f"rank{rank}", folder / f"moved-rank{rank}"
@@ -75,11 +75,11 @@ class Watch:
             for work in (self._show_life, self._receipts.look):
                 try:
                     work()
-                except OSError as error:  # a full disk or no free descriptor: it may pass, and the rank runs on
+                except OSError as error:  # a full disk or no free descriptor: this may pass, so the rank runs on
                     self._say_once(error)
 
     def _show_life(self) -> None:
-        """Touch a file if the rank has made progress, and another one if its main thread is at another place."""
+        """Touch `rankN` if the rank made progress, and `moved-rankN` if its main thread moved, since the last look."""
         counts = self._counts
         with keep_going():
             counts = [counter() for counter in list(_counters)]

@@ -13,7 +13,7 @@ from typing import Any
 PREFIX = "received-rank"
 WRITE_EVERY_S = 2.0
 Counts = Mapping[str, tuple[int, int]]
-"""Numbers of received batches and bytes, by HOST:PORT of the worker."""
+"""Numbers of received batches and bytes, keyed by the worker's ADDRESS:PORT."""
 _sources: list[Callable[[], Counts]] = []
 
 

@@ -10,9 +10,9 @@ from headrace.job.limited_by import REMEDIES
 from headrace.report.candidates import NEARLY, Option, cheapest, fastest, worth_showing
 
 HARDLY_WAITS = 0.05
-"""Up to this share of time spent waiting for data, data hosts are not advised. Above it, prices decide."""
+"""If training waits for data at most this share of its time, only the user's limits can justify data hosts."""
 _ROUNDED = 1.0005
-"""Factor that raises hours and dollars in the error message: as new limits they must suffice even when rounded down."""
+"""Factor for the hours and dollars that a message shows. Without it, a rounded number could be too low as a limit."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ def advise(
 
     Args:
         samples: number of samples in the whole planned training.
-        budget_usd: most dollars for that training; the fastest job within this budget is advised.
-        max_hours: most hours for that training; the cheapest job within them is advised (no prices: the fewest hosts).
+        budget_usd: limit on that training's cost in dollars; the fastest job within this budget is advised.
+        max_hours: limit on that training's hours; the cheapest job within it (without prices: the smallest) is advised.
         alone_waits: share of the measured run's time spent waiting for data; None if that run had data hosts.
         computing_limit: what limits a step that does not wait for data.
 
@@ -103,8 +103,9 @@ def _reasons(choice: Option, found: Sequence[Option], waits: float) -> list[str]
     quickest = fastest(found)
     times = alone.prediction.step_s / quickest.prediction.step_s
     return [
-        "Don't add data hosts: they save less than they cost, or jobs with data hosts exceed your limits, or the job "
-        f"without them is within your limits. The fastest job is {times:.2f} times as fast{_price_of(quickest, alone)}."
+        "Don't add data hosts. They save less than they cost, or exceed your limits, or your limits are met without "
+        f"them. The fastest job with data hosts is {times:.2f} times as fast as the job without"
+        f"{_price_of(quickest, alone)}."
     ]
 
 

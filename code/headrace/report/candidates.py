@@ -69,9 +69,9 @@ class Option:
 
     @staticmethod
     def _ranks(run: Measured) -> str:
-        """Return the flag for ranks per host; empty if start_job.py chooses the same number by itself.
+        """Return the flag --processes_per_host, or an empty text to use start_job.py's default.
 
-        If `--as` gave a simulated run an instance type, the flag is empty too: that type's default number is used.
+        The default is used if the run had that many ranks per host, or if `--as` gave a simulated run an instance type.
         """
         own = max(run.trainer_type.gpus, 1) if run.trainer_type else LOCAL_PROCESSES_PER_HOST * run.is_simulated
         as_by_itself = run.stands_for_type or run.ranks_per_host == own
@@ -109,7 +109,7 @@ def fastest(among: Iterable[Option]) -> Option:
 
 
 def worth_showing(among: Iterable[Option]) -> list[Option]:
-    """Return the options that no other beats in both time and money. Without prices, hosts count as money."""
+    """Return the options that no other option beats in both time and cost. Without prices, more hosts cost more."""
     kept: list[Option] = []
     for each in sorted(among, key=lambda each: (each.cost_per_hour, each.hosts, each.prediction.step_s)):
         if all(each.prediction.step_s * NEARLY < other.prediction.step_s for other in kept):

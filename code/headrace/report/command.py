@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def main(argv: Sequence[str], find: Find = lambda run, _: run) -> int:
-    """Make the report and return 0. Raise an error of exit code 1 if writing fails, or 2 if a folder holds no run."""
+    """Make the report and return 0, or raise an error: exit code 1 if writing fails, 2 if a folder holds no run."""
     given = _parser().parse_args(argv)
     table = read_instances(given.prices).with_prices(given.price or ())
     stands_for = parse_stands_for(given.stands_for or (), table)
@@ -45,7 +45,7 @@ def main(argv: Sequence[str], find: Find = lambda run, _: run) -> int:
         if free := next((kind.name for kind in kinds if kind and kind.usd_per_hour is None), None):
             print(f"{summary['job_name']} has no price: the table has none for {free}; give --price {free}=USD")
         elif stands_for and not cost:
-            remedy = "--as for each group" if summary.get("simulated") else "a --prices table with its type"
+            remedy = "--as for each group" if summary.get("simulated") else "a --prices table that has the host's type"
             print(f"{summary['job_name']} has no price: a host's type is unknown; give {remedy}")
     print(f"report: {path}")
     return 0
@@ -102,7 +102,7 @@ def _read(folders: Sequence[Path]) -> list[tuple[Summary, Timeline]]:
 def _notes(runs: Runs, prices: Sequence[Price | None], dated: str) -> list[str]:
     notes = [
         "Step times are rank 0's, without the first step; medians are of the latest 10,000 steps.",
-        "The share waiting for data is 1 − ideal ÷ mean step time.",
+        "The share waiting for data is 1 − ideal step time ÷ mean step time.",
         "CPU figures and bytes count from the first step to the end of training.",
     ]
     if any(prices):
@@ -128,9 +128,9 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         type=Path,
         metavar="RUN",
-        help="a run's folder, or the name of a SageMaker job; ratios are to the first run",
+        help="a run's folder, or the name of a SageMaker job; other runs are compared with the first",
     )
-    parser.add_argument("--region", metavar="NAME", help="region of the SageMaker jobs that are given by name")
+    parser.add_argument("--region", metavar="NAME", help="region of the SageMaker jobs, if RUN is a job's name")
     parser.add_argument(
         "--output", type=Path, metavar="DIR", help="folder for page and plots (default: the last run's)"
     )
@@ -142,6 +142,6 @@ def _parser() -> argparse.ArgumentParser:
         help="the instance type whose price is used for simulated hosts; repeatable: "
         "--as dnn_group=ml.p4d.24xlarge --as data_group=ml.c5.18xlarge",
     )
-    parser.add_argument("--price", action="append", metavar="TYPE=USD", help="your hourly price of a type; repeatable")
+    parser.add_argument("--price", action="append", metavar="TYPE=USD", help="your hourly instance price; repeatable")
     parser.add_argument("--prices", type=Path, metavar="CSV", help="your own table, with the columns of instances.csv")
     return parser

@@ -123,7 +123,7 @@ def _cpu(record: Mapping[str, Any] | None) -> str:
 
 
 def verdict(summaries: Sequence[Mapping[str, Any]], prices: Sequence[Price | None]) -> list[str]:
-    """Return a line on each run. Then compare each later run with the first, or say why it cannot be compared."""
+    """Return a line on each run, then lines that compare later runs with the first or say why they are not compared."""
     lines = [_of_one(summary) for summary in summaries]
     first, first_price = summaries[0], prices[0]
     for summary, price in zip(summaries[1:], prices[1:], strict=True):
@@ -161,9 +161,9 @@ def _of_one(summary: Mapping[str, Any]) -> str:
     has_data_hosts = any(host["group"] == DATA_GROUP for host in summary["hosts"].values())
     little = share > HARDLY_WAITS
     folder = shlex.quote(str(getattr(summary, "folder", name)))
-    without = f"`headrace plan {folder}` says whether data hosts pay." if little else "Data hosts could hardly help it."
+    without = f"`headrace plan {folder}` says whether to rent data hosts." if little else "Data hosts save little time."
     lost = [host for host, record in summary["hosts"].items() if record.get("lost")]
-    keep_up = f"{' and '.join(lost)} {'was' if len(lost) == 1 else 'were'} lost." if lost else "Its data hosts keep up."
+    keep_up = f"{' and '.join(lost)} {'was' if len(lost) == 1 else 'were'} lost." if lost else "The data hosts suffice."
     more = keep_up if has_data_hosts else without
     if limit in REMEDIES:
         busy = f" (busy for {gpu_busy_share(summary) or 0:.0%} of a step)" if limit == PROCESS else ""

@@ -16,7 +16,7 @@ from headrace.report.runs import was_interrupted
 FEW_STEPS = 20
 SHORT_EPOCH = 50
 RECEIVE_CPU_S_PER_BATCH = 3e-3
-"""Upper limit of a batch's CPU seconds on the receiver, without the cost of its bytes. More is busy waiting."""
+"""Receiving a batch may take these CPU seconds, plus those for its bytes. CPU time beyond counts as busy waiting."""
 NO_LIMIT = float("inf")
 
 
@@ -27,12 +27,12 @@ class Measured:
     work: Workload
     trainer: Group
     trainer_type: InstanceType | None
-    """Instance type of the dnn hosts; None if not known, as in a simulation without `--as`. Then nothing is priced."""
+    """Instance type of the dnn hosts; None if not known, as in a simulation without `--as`. Then no price is known."""
     trainer_type_name: str
     """Name of the dnn hosts' instance type. For a simulated run, it is the type given with `--as`, or empty."""
     framework: str
     is_simulated: bool
-    """True if the run was simulated and its hosts stand for no instance type."""
+    """True if the run was simulated and `--as` gave its dnn hosts no instance type."""
     has_service: bool
     """True if workers made the batches."""
     has_data_hosts: bool
@@ -43,19 +43,19 @@ class Measured:
     """Steps of an epoch; 0 if no epoch was finished."""
     ranks_per_host: float
     stands_for_type: bool
-    """True if the run was simulated and its dnn hosts stand for an instance type."""
+    """True if the run was simulated and `--as` gave its dnn hosts an instance type."""
     outside_share: float
     """Share of the training time that was spent outside of steps."""
     own_step_s: float | None
     """Step time in seconds that `predict` gives for the run's hosts; None if simulated hosts may share processors."""
     least_step_s: float | None
-    """Step time in seconds that `predict` gives if hosts share no processors. It is wrong if `step_s` is much less."""
+    """Predicted step time in seconds if hosts share no processors. It is wrong if the measured `step_s` is far less."""
     notes: tuple[str, ...]
     """Assumptions behind the figures, and figures that were not measured."""
 
     @property
     def alone_waits(self) -> float | None:
-        """Share of its time that the run waited for data; None if it had data hosts."""
+        """Share of the run's time that was spent waiting for data; None if the run had data hosts."""
         return None if self.has_data_hosts else max(1 - self.work.ideal_step_s / self.step_s, 0.0)
 
 
@@ -63,7 +63,7 @@ def measured(summary: Mapping[str, Any], table: InstanceTable, stands_for: Insta
     """Return the measurements in a run's summary, as the plan needs them.
 
     Args:
-        stands_for: the instance type that a simulated run's dnn hosts stand for.
+        stands_for: the instance type that `--as` gave a simulated run's dnn hosts; None without `--as`.
 
     Raises:
         InputError: the run has measured too little.
@@ -74,22 +74,22 @@ def measured(summary: Mapping[str, Any], table: InstanceTable, stands_for: Insta
     if not dnn or any(host["cpus"] < 1 for host in hosts):
         raise InputError(f"{summary['job_name']} does not say how many CPUs its hosts have; plan from another run")
     kind = _type(dnn[0], summary, table, stands_for)
-    # A simulated host's processors stand for all processors of the type, so CPU times are scaled to those.
+    # A simulated host's processors stand for all vCPUs of its type, so CPU times are multiplied by the ratio.
     scale = kind.vcpus / dnn[0]["cpus"] if kind and stands_for else 1.0
     work, notes = _workload(summary, hosts, scale)
     if kind and stands_for:
         notes.append(
             f"the run was simulated: a dnn host's CPUs ({dnn[0]['cpus']}) stand for {kind.vcpus} vCPUs of {kind.name}"
         )
-        notes.append(f"the model's arithmetic is taken to last as long on {kind.name} as it did here")
+        notes.append(f"the model's arithmetic is assumed to take as long on {kind.name} as it took here")
         notes += _ranks_note(summary["world_size"] / len(dnn), kind, work.batch, len(dnn))
     elif not kind:
-        notes.append("networks are taken to be unlimited")
-    notes.append("vCPUs of all instance types are taken to be as fast as those of this run's hosts")
+        notes.append("networks are assumed to be unlimited")
+    notes.append("vCPUs of all instance types are assumed to be as fast as those of this run's hosts")
     if kind:
-        notes.append("networks are taken to reach the table's rates; types of up to 16 vCPUs do so for minutes only")
+        notes.append("the table's network rates are assumed; types of up to 16 vCPUs reach them for minutes only")
     elif summary.get("simulated"):
-        notes.append("each host here is taken to have its processors to itself; hosts that share them are slower")
+        notes.append("hosts are assumed not to share processors; simulated hosts that share processors are slower")
     trainer = group_of(len(dnn), kind) if kind else Group(len(dnn), dnn[0]["cpus"], NO_LIMIT)
     has_data_hosts, least_step_s = len(dnn) < len(hosts), _least_step_s(work, trainer, summary, table)
     return Measured(
@@ -140,8 +140,8 @@ def _ranks_note(ranks: float, kind: InstanceType, batch: int, hosts: int) -> lis
         return []
     of_a_rank = round(batch / hosts / theirs) or 1
     return [
-        f"ranks on each host: {theirs} on {kind.name}, {ranks:g} in the run. Give each rank a batch of {of_a_rank}, "
-        f"so that a step keeps its {batch} samples"
+        f"each {kind.name} has {theirs} ranks, a dnn host of the run had {ranks:g}. Give each rank a batch of "
+        f"{of_a_rank}, so that a step still has {batch} samples"
     ]
 
 
@@ -153,15 +153,13 @@ def group_of(count: int, kind: InstanceType) -> Group:
 def _check(summary: Mapping[str, Any]) -> None:
     name = summary["job_name"]
     if summary["steps"] < 1 or summary["step_time_ms"]["mean"] <= 0:
-        raise InputError(
-            f"{name} measured no step (its outcome: {summary['outcome']}); plan from a run that has trained"
-        )
+        raise InputError(f"{name} {summary['outcome']} and measured no step; plan from a run that has trained")
     if summary["ideal_step_time_ms"] <= 0:
-        raise InputError(f"{name} has no ideal step time: give `fit` callbacks.Measure, or use callbacks.Training")
+        raise InputError(f"{name} has no ideal step time: pass callbacks.Measure to `fit`, or use callbacks.Training")
     if summary["rank_cpu_s_per_step"] <= 0:
         raise InputError(f"{name} has not measured the CPU time of its steps; plan from a newer run of more steps")
     if summary["world_size"] < 1 or summary["global_batch_size"] < 1:
-        raise InputError(f"{name} does not say how many ranks or samples a step has; plan from another run")
+        raise InputError(f"{name} does not say its number of ranks or its batch size; plan from another run")
 
 
 def _workload(summary: Mapping[str, Any], hosts: list[Mapping[str, Any]], scale: float) -> tuple[Workload, list[str]]:
@@ -178,10 +176,10 @@ def _workload(summary: Mapping[str, Any], hosts: list[Mapping[str, Any]], scale:
         notes.append(f"the run made {summary['steps']} steps; a plan from {FEW_STEPS} or more is more accurate")
     if 0 < summary["steps_per_epoch"] < SHORT_EPOCH:
         notes.append(
-            f"an epoch has only {summary['steps_per_epoch']} steps: batches read ahead distort the CPU time of a sample"
+            f"an epoch has only {summary['steps_per_epoch']} steps, so prefetching distorts the CPU time of a sample"
         )
     if not sample_bytes:
-        notes.append("the bytes of a sample are not known (no fixed shape): the plan counts no cost of sending it")
+        notes.append("a sample's size is not known (no fixed shape), so the plan ignores the cost of sending samples")
     if summary["tf_data_mode"] == "local":
         make, receive = max(rank - compute, 0.0), by_size
         notes.append(
@@ -192,12 +190,12 @@ def _workload(summary: Mapping[str, Any], hosts: list[Mapping[str, Any]], scale:
     else:
         workers_s = sum(host["cpu_s"].get("worker", 0.0) for host in hosts)
         if not workers_s:
-            notes.append("the workers' CPU time was not measured: the plan counts none for making batches")
+            notes.append("the workers' CPU time was not measured, so making batches is assumed to take no CPU time")
         make = max(scale * workers_s / _samples_made(summary) - by_size, 0.0)
         if not compute:
             compute = max(rank - by_size, 0.0)
             notes.append("the cost of receiving was not measured: it is estimated from a sample's bytes")
-        # Ranks also spend CPU time while they wait, for batches and for each other.
+        # Ranks also spend CPU time on waiting for batches and for each other, so limit what counts as receiving.
         most = by_size + scale * RECEIVE_CPU_S_PER_BATCH * summary["world_size"] / batch
         receive = min(max(rank - compute, 0.0), most)
     ideal_s = _ideal_s(summary)
@@ -213,7 +211,7 @@ def _workload(summary: Mapping[str, Any], hosts: list[Mapping[str, Any]], scale:
 
 
 def _ideal_s(summary: Mapping[str, Any]) -> float:
-    """Return the mean seconds of a step that does not wait for data, including rare slow calls of callbacks."""
+    """Return the mean seconds of a step that does not wait for data. Callbacks that are slow and rare count too."""
     ideal_s = float(summary["ideal_step_time_ms"]) / 1000
     if not summary["between_steps_ms"]:
         return ideal_s
@@ -226,7 +224,7 @@ def _delivered(summary: Mapping[str, Any], figure: str) -> float:
 
 
 def _samples_made(summary: Mapping[str, Any]) -> float:
-    """Return the number of samples that workers made, also for evaluations and for steps that a failure prevented."""
+    """Return how many samples workers made. Samples for evaluations and samples that no step used count too."""
     of_a_rank = float(summary["global_batch_size"] / summary["world_size"])
     return max(_delivered(summary, "batches") * of_a_rank, float(summary["steps"] * summary["global_batch_size"]))
 
@@ -247,5 +245,5 @@ def _type(
     if not stands_for:
         return None if summary.get("simulated") else table.get(host["instance_type"])
     if not summary.get("simulated"):
-        raise InputError(f"--as is for simulated runs, and {summary['job_name']} was not simulated; leave --as out")
+        raise InputError(f"{summary['job_name']} was not simulated: leave out --as, which is for simulated runs")
     return stands_for

@@ -10,9 +10,9 @@ from typing import Any
 import jinja2
 
 TEMPLATE = Path(__file__).with_name("page.html")
-HOSTS_HEAD = ("run", "host", "group", "instance type", "exit", "CPUs", "CPU", "CPU seconds", "memory, most",
+HOSTS_HEAD = ("run", "host", "group", "instance type", "exit", "CPUs", "CPU", "CPU seconds", "peak memory",
               "network in", "network out", "GPU", "restarts")  # fmt: skip
-WORKERS_HEAD = ("run", "worker", "batches", "batches/s", "MB/s", "processors", "share of each rank's batches")
+WORKERS_HEAD = ("run", "worker", "batches", "batches/s", "MB/s", "processors", "worker's share of each rank's batches")
 MIB = 2**20
 
 

@@ -1,4 +1,4 @@
-"""`headrace plan RUN`: say from one finished run how many data hosts to rent, and where to make batches."""
+"""`headrace plan RUN`: read a finished run, and advise how many data hosts to rent and where to make batches."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ WHO_MAKES = {"trainer": "dnn hosts alone", "data": "data hosts alone", "both": "
 HEAD = ("", "batches made by", "data hosts", "step", "waiting", "limit", "samples/s", "$/hour", "$/million", "$/epoch")
 MOST_DATA_HOSTS = 8
 UNTOLD_UNTIL = 0.05
-"""If more than this share of the training time is outside of steps, the plan says so. Less hardly changes the price."""
+"""Share of training time outside steps. The plan mentions a larger share. A smaller one hardly changes the price."""
 UNEXPLAINED_FROM = 0.2
-"""If at least this share of a step is unexplained, the plan says so. Less counts as an error of the formulas."""
+"""If at least this share of a step is unexplained, the plan says so. A smaller share counts as the formulas' error."""
 
 
 def main(argv: Sequence[str], find: Find = lambda run, _: run) -> int:
-    """Print the plan and return 0. Raise an error of exit code 2 if there is no run, or if it measured too little."""
+    """Print the plan and return 0. Raise `InputError` (exit 2) if there is no run, or the run measured too little."""
     given = _parser().parse_args(argv)
     for name, most in (("max_data_hosts", 100), ("epochs", 10**9)):
         if getattr(given, name) is not None and not 1 <= getattr(given, name) <= most:
@@ -46,7 +46,7 @@ def main(argv: Sequence[str], find: Find = lambda run, _: run) -> int:
     summary = read_summary(folder)
     stands_for = parse_stands_for(given.stands_for or (), table)
     if DATA_GROUP in stands_for:
-        raise InputError(f"--as {DATA_GROUP}=…: --as is the type of dnn hosts; use --data_instance_type for data hosts")
+        raise InputError(f"--as {DATA_GROUP}=…: use --as for dnn hosts, and --data_instance_type for data hosts")
     run = measured(summary, table, stands_for.get(DNN_GROUP))
     if given.data_instance_type and not run.trainer_type:
         raise InputError("--data_instance_type needs the type of the dnn hosts too: give --as TYPE, or --prices")
@@ -82,8 +82,8 @@ def told(name: str, run: Measured, advice: Advice, prices: str) -> str:
     lines = [
         f"{name}: {work.batch} samples a step, {own * 1000:.1f} ms a step, ideal {work.ideal_step_s * 1000:.1f} ms: "
         f"{max(1 - work.ideal_step_s / own, 0):.0%} of the time waiting for data",
-        f"  to make a sample: {work.make_cpu_s * 1e3:.3f} ms of one CPU; the model's own work on it: "
-        f"{work.compute_cpu_s * 1e3:.3f} ms; on the wire: {on_wire}",
+        f"  CPU time per sample: {work.make_cpu_s * 1e3:.3f} ms to make it, {work.compute_cpu_s * 1e3:.3f} ms for the "
+        f"model's own work; size on the network: {on_wire}",
     ]
     if run.own_step_s:
         lines.append(f"  check: the plan's formulas predict {run.own_step_s * 1000:.1f} ms a step for this run")
@@ -92,16 +92,16 @@ def told(name: str, run: Measured, advice: Advice, prices: str) -> str:
     lines += [as_table([HEAD, *rows]), ""]
     if unexplained := unexplained_s(run):
         lines.append(
-            f"This run's steps took {unexplained * 1000:.0f} ms longer than its processors and network explain. First "
+            f"A step of this run took {unexplained * 1000:.0f} ms longer than its processors and network need. First "
             "find the cause: disks or S3, other programs on the machine, or a pipeline that keeps few processors busy "
             "(see num_parallel_calls, num_workers and --lint). Then plan from another run. The advice below ignores "
-            "this time:"
+            "this extra time."
         )
     if contradicts_itself(run):
         lines.append(
-            f"The formulas predict steps of {(run.least_step_s or 0.0) * 1000:.1f} ms for this run, but its steps took "
-            f"{own * 1000:.1f} ms: its CPU time includes more than steps, such as the start of a short run. Plan from "
-            "a longer run. The advice below promises too much:"
+            f"From the CPU time, the formulas predict steps of {(run.least_step_s or 0.0) * 1000:.1f} ms for this run, "
+            f"but its steps took {own * 1000:.1f} ms. So the CPU time includes work outside the steps, such as the "
+            "start of a short run. The advice below promises too much. Plan from a longer run."
         )
     lines += advice.lines
     lines += [f"  start_job.py {advice.choice.flags(run)}", ""]
@@ -191,13 +191,13 @@ def _simulated_cpus(summary: dict[str, Any]) -> float:
 def _parser() -> argparse.ArgumentParser:
     parser = OneLineParser(prog="headrace plan", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("run", type=Path, metavar="RUN", help="a run's folder, or the name of a job on SageMaker")
-    parser.add_argument("--region", metavar="NAME", help="region of a SageMaker job that is given by its name")
+    parser.add_argument("--region", metavar="NAME", help="region of the SageMaker job, if RUN is a job's name")
     parser.add_argument(
         "--as",
         dest="stands_for",
         action="append",
         metavar="TYPE",
-        help="the instance type that a simulated run's dnn hosts stand for",
+        help="for a simulated run: the instance type to assume for its dnn hosts",
     )
     parser.add_argument(
         "--data_instance_type",
@@ -217,17 +217,17 @@ def _parser() -> argparse.ArgumentParser:
         "--budget_usd",
         type=float,
         metavar="USD",
-        help="most dollars for the training; the fastest job within this budget is chosen",
+        help="limit on the training's cost; the fastest job within this budget is chosen",
     )
     parser.add_argument(
         "--max_hours",
         type=float,
         metavar="H",
-        help="most hours for the training; the cheapest job within this time is chosen",
+        help="limit on the training's hours; the cheapest job within this time is chosen",
     )
-    parser.add_argument("--price", action="append", metavar="TYPE=USD", help="your hourly price of a type; repeatable")
+    parser.add_argument("--price", action="append", metavar="TYPE=USD", help="your hourly instance price; repeatable")
     parser.add_argument("--prices", type=Path, metavar="CSV", help="your price table with the columns of instances.csv")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="also draw step time by number of data hosts")
-    parser.add_argument("--lint", action="store_true", help="also say what to change in the run's script first")
+    parser.add_argument("--lint", action="store_true", help="also list script changes; make them before you rent hosts")
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     return parser

@@ -27,7 +27,7 @@ INK = "#808790"
 """Color of axes and text in PNG files; an SVG element takes the page's own text color instead."""
 SIZE = (7.2, 2.9)
 MOST_WORKERS = 12
-"""Most workers in one picture."""
+"""Maximum number of workers in one picture."""
 
 Draw = Callable[[Axes], Any]
 Runs = Sequence[tuple[Mapping[str, Any], Timeline]]
@@ -121,7 +121,7 @@ def utilization(run: Timeline) -> Draw:
 
 
 def delivered(run: Timeline) -> Draw:
-    """Draw the batches a second from each worker over time."""
+    """Draw each worker's rate over time, in batches per second."""
     shown = dict(itertools.islice(run.delivered.items(), MOST_WORKERS))
     return lambda axes: _draw_curves(axes, shown, "batches/s")
 
@@ -166,7 +166,7 @@ def cpu_by_host(summary: Mapping[str, Any]) -> Draw:
 
 
 def plot_plan(run: Measured, found: Sequence[Option], data_types: Sequence[str], path: Path) -> None:
-    """Write a PNG plot of step time by number of data hosts, with a curve for each data type and placement of workers.
+    """Write a PNG plot of step time by number of data hosts. Each instance type and placement of workers has a curve.
 
     Raises:
         InputError, SetupError: the name does not end in .png, or the file cannot be written.

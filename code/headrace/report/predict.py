@@ -1,17 +1,17 @@
 """Predict the step time on other hosts, and what limits it, from the measurements of one run.
 
 A step takes as long as the slowest of its concurrent parts: the model's arithmetic (the ideal step time), each group's
-processors, and each group's network. If a step has B samples, of which the data hosts make the share x:
+processors, and each group's network. If data hosts make the share x of a step's B samples, these parts take:
 
-    trainer's processors   B · (compute + (1 − x) · (make + hand over) + x · receive) ÷ (hosts · CPUs · utilization)
+    trainer's processors   B · (compute + (1 − x) · (make + handover) + x · receive) ÷ (hosts · CPUs · utilization)
     data hosts' processors B · x · (make + send) ÷ (hosts · CPUs · utilization)
     data hosts' network    B · x · bytes ÷ (hosts · bytes/s)
-    dnn hosts' network     the same formula. If workers on n dnn hosts make batches, they also send to other dnn hosts:
-                           then x + (1 − x) · (n − 1) ÷ n replaces x
+    dnn hosts' network     B · (x + y) · bytes ÷ (hosts · bytes/s). If workers on n dnn hosts make batches, these hosts
+                           also send batches to each other: y = (1 − x) · (n − 1) ÷ n, else y = 0
 
-compute, make, receive and send are CPU seconds a sample; hand over is send + receive if workers make the batches, else
-0. If both groups make batches, each rank takes the batch that is ready first, so x is the share with which both finish
-together. The tf.data papers use this model (a pipeline's scarcest resource sets its rate) without a cost of receiving.
+`compute`, `make`, `receive` and `send` are CPU seconds per sample. `handover` is `send` + `receive` if workers make
+batches, else 0. If both groups make batches, each rank takes the batch that is ready first. Both groups then finish
+together: this sets x. The tf.data papers use this model, without `receive`: the scarcest resource sets the rate.
 
 On a host with one processor, an input pipeline in the trainer's process delays each step, even if the processor is not
 fully used: `next` wakes the pipeline's threads, and the trainer waits until the scheduler lets it run again.
@@ -36,15 +36,15 @@ TRANSFER_CPU_S_PER_GIB = 0.3
 SCHEDULER_TURN_S = 1.5e-3
 """Seconds that a thread may run before another gets its processor: Linux's minimum time slice with two processors."""
 SHARES = 400
-"""Number of equal steps from 0 to 1 in the search for the data hosts' best share."""
+"""The share of samples that data hosts should make is searched for among the multiples of 1/SHARES."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """Resources that a step needs on any hosts. A CPU second is a second of one vCPU of the measured hosts."""
+    """Resources that a step needs, whichever hosts run it. A CPU second is one second of a measured host's vCPU."""
 
     batch: int
-    """Samples of a step, over all ranks."""
+    """Number of samples in a step, summed over all ranks."""
     ideal_step_s: float
     """Seconds that a step takes if it never waits for data."""
     make_cpu_s: float
@@ -93,20 +93,20 @@ def predict(work: Workload, trainer: Group, data: Group, placement: Placement, h
         return round(_with_share(work, trainer, data, number / SHARES, True).step_s, 9)
 
     # A step is the longest of times that are linear in the share: with a growing share it gets shorter, then longer.
-    # Among equally fast shares, take the data hosts' largest: the trainer's workers run at lower priority.
+    # Among equally fast shares, take the data hosts' largest share: the trainer's workers run at lower priority.
     fastest = bisect.bisect_left(range(1, SHARES + 1), True, key=lambda number: step_s(number) > step_s(number - 1))
     return _with_share(work, trainer, data, fastest / SHARES, True)
 
 
 def _with_share(work: Workload, trainer: Group, data: Group, share: float, served: bool) -> Prediction:
-    """Predict a step if data hosts make `share` of its samples. Workers make the batches if `served`, else ranks do."""
+    """Predict the step time if data hosts make `share` of the samples. Workers (if `served`) or ranks make the rest."""
     handed_over = work.send_cpu_s + work.receive_cpu_s if served else 0.0
     on_trainer = {
         "the model's own CPU time": work.compute_cpu_s,
         "preprocessing on dnn hosts": (1 - share) * (work.make_cpu_s + handed_over),
         "receiving on dnn hosts": share * work.receive_cpu_s,
     }
-    # Workers serve any rank, so most of what dnn hosts make goes to other dnn hosts.
+    # Workers serve the ranks of all n dnn hosts, so (n − 1) ÷ n of what dnn hosts make goes to other dnn hosts.
     between_dnn_hosts = (1 - share) * (trainer.hosts - 1) / trainer.hosts if served else 0.0
     held_up_s = 0.0 if served or trainer.cpus > 1 else min(_busy_s(work.make_cpu_s, work, trainer), SCHEDULER_TURN_S)
     times = {

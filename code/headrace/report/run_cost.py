@@ -1,4 +1,4 @@
-"""Price runs by the table of instance types. A simulated host costs as much as the instance type given by `--as`."""
+"""Compute runs' prices from the table of instance types. A simulated host has the price of the type given by `--as`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Price:
 
 
 def parse_stands_for(texts: Sequence[str], table: InstanceTable) -> dict[str, InstanceType]:
-    """Return the instance type of each group's simulated hosts, from `--as [GROUP=]TYPE`. GROUP defaults to dnn_group.
+    """Return, by group, the instance type that `--as [GROUP=]TYPE` gives simulated hosts. GROUP defaults to dnn_group.
 
     Raises:
         InputError: there is no such group, or the table lacks the type.

@@ -29,7 +29,7 @@ OF_A_HOST: dict[str, Any] = {
     "most_memory_bytes": 0,
 }  # fmt: skip
 EACH = "*"
-"""Key in `LIKE` that stands for every key of a dictionary."""
+"""Key in `LIKE`, the example of a summary. It stands for all keys of a dictionary, such as all host names."""
 LIKE: dict[str, Any] = {
     **EMPTY_REPORT,
     **OF_THE_LEADER,
@@ -96,7 +96,7 @@ def read_json(text: str) -> Any:
 
 
 def as_text(value: Any) -> Any:
-    """Return a JSON value with control characters escaped, in keys too, since they could disturb a terminal."""
+    """Escape control characters in a JSON value's texts and keys. These characters could disturb a terminal."""
     if isinstance(value, str):
         return _MOVES.sub(lambda found: f"\\x{ord(found[0]):02x}", value)
     if isinstance(value, list):
@@ -155,7 +155,7 @@ def rounded(value: float) -> str:
 
 
 def short(value: float) -> str:
-    """Return a metric as text: with three decimals; from a million on with three significant digits."""
+    """Return a metric as text: with three decimals, or with three significant digits from a million on."""
     return f"{value:.3f}" if abs(value) < 1e6 else f"{value:.3g}"
 
 
@@ -174,7 +174,7 @@ def describe_run(summary: Mapping[str, Any], folder: Path, trains: bool = True) 
         ideal = f"ideal {rounded(ideal_ms)} ms" if ideal_ms else "ideal not measured"
         waiting = "" if share is None else f", {share:.0%} of the time waiting for data"
         speed = f"{rounded(summary['samples_per_s'])} samples/s"
-        mean_ms = summary["step_time_ms"]["mean"]  # a few long waits raise it, and with it the share
+        mean_ms = summary["step_time_ms"]["mean"]  # a few long waits raise the mean, and so the share of waiting
         ideal = f"mean {rounded(mean_ms)} ms; {ideal}" if mean_ms > 1.1 * step_ms else ideal
         lines.append(f"  steps        {summary['steps']} of {rounded(step_ms)} ms (median; {ideal}), {speed}{waiting}")
         lines.append(f"  first step   after {summary['time_to_first_step_s']:.1f} s")

@@ -39,7 +39,7 @@ def read_timeline(folder: Path) -> Timeline:
     timeline = Timeline()
     records = list(_records(RunPaths(folder).metrics, timeline))
     steps = [each for each in records if "step_time_ms" in each]
-    first = min(steps or records, key=lambda each: each["time"], default={"time": 0.0})  # few steps leave no record
+    first = min(steps or records, key=lambda each: each["time"], default={"time": 0.0})  # a short run logs no step
     begin = _first_step(first)
     for each in records:
         try:

@@ -54,7 +54,7 @@ class Measure(StepCallback):
             self._meter.begin(measure_ideal_step(self.model, self._dataset, self._batch_size))
             return
         self._meter.begin()
-        print("the ideal step is not measured: give fit a callbacks.Measure on every rank", flush=True)
+        print("the ideal step is not measured: pass a callbacks.Measure to fit() on every rank", flush=True)
 
     def on_test_begin(self, logs: Logs = None) -> None:
         self._take_last()
@@ -72,12 +72,12 @@ class Measure(StepCallback):
         now = time.perf_counter()
         if batch > self._told:
             ended, ended_at = self.ended()
-            # Callbacks run between two steps. No such time is known of a step that ends in the background: 0.
+            # Callbacks run between two steps. If a step ends in the background, their time is unknown, and counts as 0.
             self._take(batch, now, between_s=max(now - ended_at, 0.0) if ended == batch else 0.0)
         self._step_began = now
 
     def _take_last(self) -> None:
-        """Report an epoch's last steps to the meter. All other steps are reported when the next step begins."""
+        """Report an epoch's last steps to the meter. An earlier step is reported when the step after it begins."""
         ended, ended_at = self.ended()
         if ended > self._told:
             self._take(ended, ended_at)

@@ -41,7 +41,7 @@ _MPI = """
 import mpi4py
 from mpi4py import MPI
 library = MPI.Get_library_version().split(",")[0].split("\\x00")[0]
-assert MPI.COMM_WORLD.size == 2, f"mpirun belongs to another MPI than {library}, which mpi4py loads"
+assert MPI.COMM_WORLD.size == 2, f"mpi4py loads {library}, but mpirun belongs to a different MPI"
 if MPI.COMM_WORLD.rank == 0:
     print(f"{mpi4py.__version__:<9} loads {library}")
 """
@@ -75,7 +75,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def try_part(program: str, on_two_ranks: bool) -> tuple[bool, str]:
-    """Return whether a part works, and its version with a note, or else its error."""
+    """Run a program that tries one part. Return whether the part works, and a line with its version or its error."""
     command = [sys.executable, "-c", program]
     if on_two_ranks:
         mpirun = shutil.which("mpirun", path=sysconfig.get_path("scripts")) or shutil.which("mpirun")

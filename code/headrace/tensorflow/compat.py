@@ -26,9 +26,9 @@ from tensorflow.python.ops import stateful_random_ops
 __all__ = ["ExtensionTypeSpec", "GraphDef", "OptionsProto", "data_nest"]
 
 registered_dataset = data_service_ops._from_dataset_id
-"""A dataset that tf.data workers make. Unlike `from_dataset_id`, it takes `task_refresh_interval_hint_ms`."""
+"""Function for datasets made by tf.data workers. Unlike `from_dataset_id`, it takes `task_refresh_interval_hint_ms`."""
 optional_of = _OptionalImpl
-"""The optional value that a variant tensor holds. Its arguments: the tensor, and the value's specification."""
+"""Class for the optional value in a variant tensor. Its arguments are the tensor and the value's specification."""
 OVERRIDDEN = ((keras.optimizers.Optimizer, "_clip_gradients"), (keras.layers.BatchNormalization, "_moments"))
 """Private methods of Keras that subclasses in headrace override, each with the class of Keras that defines it."""
 

@@ -46,10 +46,10 @@ def distribute(
 
     The contract: what a script can rely on, and what it must do itself:
 
-    1. Every rank calls `data.distribute` with the same whole dataset, in the same order.
+    1. All ranks make the same calls of `data.distribute` in the same order, each with the same whole dataset.
     2. Stages before the call run on the workers; stages after it run on the rank.
-    3. In an epoch without faults the ranks together get exactly the elements of plain tf.data, each as often as plain
-       tf.data gives it. Pairs, such as an image and its label, stay together, also in batches.
+    3. In an epoch without faults the ranks together get exactly the elements that plain tf.data would yield,
+       equally often. Pairs, such as an image and its label, stay together, also in batches.
     4. The order of elements, the bounds of batches and new random numbers may differ from plain tf.data. Python
        functions (`py_function`, `from_generator`) are refused.
     5. A dataset that cannot be split exactly is refused. The error names the transformation and what to write
@@ -59,8 +59,8 @@ def distribute(
        batch; with `"drop"` all ranks end with the shortest stream.
     7. All ranks iterate equally often. After the call no stage may change the number of batches: no shard, skip or
        filter.
-    8. For held-out data use `data.split_by_rank`, or `uneven="keep"` with exact metrics by `MetricAverageCallback`.
-    9. The optimizer is `hvd.DistributedOptimizer`; ranks start from rank 0's state by the broadcast callback.
+    8. For held-out data use `data.split_by_rank` or `uneven="keep"`. With `MetricAverageCallback` metrics are exact.
+    9. The optimizer is `hvd.DistributedOptimizer`; the broadcast callback starts all ranks from rank 0's state.
     10. Variables that a dataset reads have the value that they had at the call.
 
     In local mode each rank makes its part itself, under the same ten rules. `len` of the result is this rank's number
@@ -71,8 +71,7 @@ def distribute(
 
     Args:
         dataset: a dataset of batches, or the tagged batches of `Shards`.
-        job_name: the stream's name in messages and logs. Each call has its own stream: if an earlier call has used the
-            name, a number is added.
+        job_name: name of the call's stream in messages and logs. A number is added if an earlier call used the name.
         others: see `Distribution`.
 
     Raises:

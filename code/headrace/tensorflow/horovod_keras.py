@@ -72,8 +72,9 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
 
     The optimizer keeps its class name and configuration, so a saved model loads anywhere as a plain Keras model. With
     `gradient_accumulation_steps` only accumulated gradients are averaged. To scale losses, pass a `LossScaleOptimizer`.
-    If you or `compile` (under mixed_float16) wrap the result in a `LossScaleOptimizer`, ranks can skip different steps:
-    the first step raises an error unless fit has `callbacks.Measure`, or `hvd.callbacks`' broadcast or metric callback.
+    If you or `compile` (under mixed_float16) wrap the result in a `LossScaleOptimizer`, ranks could skip different
+    steps. To prevent this, pass `callbacks.Measure`, or the broadcast or metric callback of `hvd.callbacks`, to `fit`.
+    Without one of these callbacks, the first step raises an error.
 
     Args:
         optimizer: a Keras 3 optimizer, or the name of one. An unused optimizer is changed in place; for a used one, a
@@ -81,7 +82,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
         args, how: Horovod's arguments: see `headrace.tensorflow.keras.optimizer.Reduction`.
 
     Raises:
-        InputError: headrace does not offer an argument, or a tf.distribute strategy for several devices is in scope.
+        InputError: for an argument that headrace lacks, or in the scope of a multi-device tf.distribute strategy.
     """
     reduction = Reduction(*args, **how)
     init()
@@ -92,7 +93,7 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
     distributed = distributed_class(type(optimizer), reduction)
     if optimizer.built:
         return distributed.from_config(optimizer.get_config())
-    # In place, since a configuration may lack parts, and not every optimizer or schedule can be rebuilt from its own.
+    # Changed in place: a configuration may lack parts, and not every optimizer or schedule can be rebuilt from one.
     optimizer.__class__ = distributed
     return optimizer
 
@@ -145,7 +146,7 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
 
     def __init__(self, *args: Any, fused: bool = False, **options: Any) -> None:
         if fused:
-            raise InputError("SyncBatchNormalization: fused=True hides what ranks must exchange; leave it out")
+            raise InputError("SyncBatchNormalization: ranks cannot exchange statistics if fused=True; leave it out")
         super().__init__(*args, **options)
         self.supports_jit = False  # Horovod has no XLA operations
 

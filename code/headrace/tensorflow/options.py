@@ -34,7 +34,7 @@ class Distribution:
     """`headrace`: our own protocol, straight from a worker's tensors to a rank's; `grpc`: TensorFlow's, half as fast;
     `auto`: `headrace` if it is built and nothing is compressed."""
     max_outstanding_requests: int | None = None
-    """Batches that a rank requests ahead. None: 2 (finite shared stream) or 8; TensorFlow decides for `coordinated`."""
+    """Batches to request ahead. None: 2 for a finite shared stream, else 8; if `coordinated`, TensorFlow decides."""
     uneven: str = "pad"
     """How a pass ends if ranks get unequal numbers of batches. `pad`: all ranks go on as long as one has a batch, and
     the others repeat their last one; `drop`: all end when one has no batch left; `keep`: each ends by itself, which

@@ -1,7 +1,7 @@
 """Make endless, shuffled streams of elements that a later run can continue.
 
 Workers get one unit (a file or a block) after another, in an order that only seed and epoch decide. An element's tag
-has two numbers: the unit's position in this order, and the element's in the unit. A ledger records trained elements.
+has two numbers: its unit's position in this order, and its position in the unit. A ledger records trained elements.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ AUTOTUNE = tf.data.AUTOTUNE
 BLOCK = 256
 """Elements that a worker gets at once. Asking the dispatcher for a block takes a third of a millisecond."""
 BATCHES_WITHOUT_A_STEP = 10_000
-"""Batches that may arrive before a step is counted. With one more, an error says that no callback counts steps."""
+"""Limit on batches that arrive while no step is counted. Another batch raises an error that asks for a callback."""
 GATHER_EVERY = 50
 """Steps after which ranks exchange what they consumed. A checkpoint in between may lack other ranks' last steps."""
 Reader = Callable[[tf.Tensor, tf.Tensor], tf.data.Dataset]
-"""Function of a unit's number and its first element's tag. Returns a dataset of the unit's `(tag, element)` pairs."""
+"""Function that returns a unit (file or block) as a dataset of `(tag, element)`, given its number and first tag."""
 _END = np.iinfo(np.int64).max >> PLACE_BITS
 
 
@@ -49,7 +49,7 @@ class TaggedDataset:
         self.shards, self._dataset = shards, dataset
 
     def tagged(self) -> tf.data.Dataset:
-        """Return the dataset of pairs (tag, element); after `batch`, pairs (tags, batch)."""
+        """Return the dataset of pairs (tag, element). After `batch`, a pair is (tags of the batch, batch)."""
         return self._dataset
 
     def map(self, function: Callable[..., Any], num_parallel_calls: int | None = AUTOTUNE) -> TaggedDataset:
@@ -70,11 +70,11 @@ class TaggedDataset:
 
 
 class Shards(TaggedDataset):
-    """A stream that a later run can continue. Make it by `of_files`, `of_dataset` or `of_indices`.
+    """A stream that a later run can continue. Make one with `of_files`, `of_dataset` or `of_indices`.
 
-    `map`, `shuffle` and `batch` work as in tf.data. Pass their result to `data.distribute`, and leave its options
-    `sharding` and `shared` at their defaults: otherwise elements come several times. If a filter removes an element,
-    the ledger of trained elements waits for it for two epochs or more, and then counts it as skipped.
+    `map`, `shuffle` and `batch` work as in tf.data. Pass the final stream to `data.distribute`, with the default values
+    of `sharding` and `shared`: otherwise elements come several times. If an element is filtered out or lost, the
+    ledger of trained elements waits for this element for two epochs or more, and then counts the element as skipped.
 
     Attributes:
         elements: the number of elements in an epoch.
@@ -111,13 +111,13 @@ class Shards(TaggedDataset):
         """Return a stream of the records of uncompressed TFRecord files; workers and trainer must see the same paths.
 
         Args:
-            checkpoint: the `Checkpoint` that `fit` gets; the stream continues where its newest checkpoint ends.
+            checkpoint: the `Checkpoint` that `fit` gets; the stream continues from the newest checkpoint it has saved.
             seed: decides the order of files, which differs between epochs.
             counts: number of records in each file, in the order of `files`. By default files are sorted, and rank 0
                 counts their records by reading every record's length.
 
         Raises:
-            InputError: there are no files, or one is not an uncompressed TFRecord file.
+            InputError: there are no files, or a file is not an uncompressed TFRecord file.
         """
         if not files:
             raise InputError("there are no files to read records from; check the channel's folder and the pattern")
@@ -155,10 +155,11 @@ class Shards(TaggedDataset):
         Args:
             listing: the dataset, neither batched nor repeated. Do costly work, such as decoding, in the stream's `map`.
             block: elements that a worker gets at once. Only the order of blocks is shuffled, so shuffle the stream too.
-                If workers must read all that precedes a block (text files), `block` is raised until 32 blocks suffice.
+                If workers must read all data before a block, as in text files, `block` is 1/32 of the elements or more.
 
         Raises:
-            InputError: no fixed order, no end or no elements, or workers would skip costly elements or large files.
+            InputError: `listing` is empty, is endless or has no fixed order. Also if workers had to make costly
+                elements, or read large files, only to skip them.
         """
         graph = DatasetGraph(listing)
         try:
@@ -176,7 +177,7 @@ class Shards(TaggedDataset):
         return cls([f"{fingerprint(graph.sink):x} in blocks of {block}"], counts, read, seed, checkpoint)
 
     def tagged(self, cycle_length: int = 4) -> tf.data.Dataset:
-        """Return endless pairs `(tag, element)` of the elements that are still to be trained on.
+        """Return an endless dataset of pairs `(tag, element)`. It omits elements that the ledger records as trained on.
 
         `noted` takes the tags off again. Every rank must call `tagged`, at the same step.
 
@@ -198,7 +199,7 @@ class Shards(TaggedDataset):
         return _without(stream, self.ledger.done_tags()).apply(endless)
 
     def noted(self, tags: tf.Tensor, element: Any) -> Any:
-        """Return an element that this rank has received. Keep its tags until its step is counted."""
+        """Return a received element or batch unchanged. Keep its tags until the step that trains on it is counted."""
         noted = [tf.numpy_function(self._arrive, [tags], [], stateful=True)] if self._tracks else []
         with tf.control_dependencies(noted):
             return tf.nest.map_structure(tf.identity, element)
@@ -208,7 +209,7 @@ class Shards(TaggedDataset):
         self._arrived.clear()
 
     def consumed(self, batches: int) -> None:
-        """Note that this rank has trained on its oldest `batches` batches."""
+        """Note that this rank has trained on `batches` more batches, in the order in which they arrived."""
         for _ in range(min(batches, len(self._arrived))):
             self._not_gathered.append(self._arrived.popleft())
         before, self._steps = self._steps, self._steps + batches
@@ -224,7 +225,7 @@ class Shards(TaggedDataset):
             self.ledger.add(everyones)
 
     def state(self) -> dict[str, Any]:
-        """Return the ledger to save. It lacks about `repeated` elements that other ranks trained on since `gather`."""
+        """Return the ledger to save. It lacks what other ranks trained on since `gather`: about `repeated` elements."""
         unknown = sum(map(len, self._not_gathered)) * (collectives.size() - 1)
         self.ledger.add(np.concatenate([np.zeros(0, np.int64), *self._not_gathered]))
         return {"what": self._what, "repeated": unknown, **self.ledger.state()}
@@ -247,7 +248,7 @@ class Shards(TaggedDataset):
     def _arrive(self, tags: NDArray[Any]) -> None:
         if len(self._arrived) >= BATCHES_WITHOUT_A_STEP:
             raise InputError(
-                f"{BATCHES_WITHOUT_A_STEP} batches came and no step was counted: give fit the Checkpoint as a callback"
+                f"{BATCHES_WITHOUT_A_STEP} batches came and no step was counted: pass Checkpoint to fit() as a callback"
             )
         self._arrived.append(np.atleast_1d(tags).astype(np.int64))
 
@@ -261,7 +262,7 @@ class Shards(TaggedDataset):
 
 
 def _without(dataset: tf.data.Dataset, numbers: NDArray[Any]) -> tf.data.Dataset:
-    """Drop from a dataset each position that is in the sorted `numbers`, or each `(tag, element)` whose tag is."""
+    """Remove the elements whose number is in the sorted `numbers`. An element is its number, or a pair (number, …)."""
     if not len(numbers):
         return dataset
     left_out = tf.constant(numbers, tf.int64)

@@ -64,7 +64,7 @@ class Checkpoint:
         Rank 0 reads the files and sends them to the other ranks, so only rank 0's host needs the files.
 
         Raises:
-            InputError: the checkpoint is of another model, or holds objects that are unsafe to load.
+            InputError: the checkpoint is unsafe to load, or does not fit the model, optimizer or objects in `state`.
         """
         file = record = b""
         path = self._folder.newest() if distributed.rank() == 0 else None
@@ -84,7 +84,7 @@ class Checkpoint:
             place = json.loads(record)
             bare(model).load_state_dict(state["model"])
             for group in state["optimizer"].get("param_groups", ()):
-                group.pop("param_names", None)  # keep the optimizer's own names: they depend on the model's wrappers
+                group.pop("param_names", None)  # drop saved names: a wrapper such as DDP changes parameters' names
             optimizer.load_state_dict(state["optimizer"])
             for name, each in self._state.items():
                 each.load_state_dict(state["more"][name])
@@ -94,14 +94,14 @@ class Checkpoint:
             ) from error
         except (KeyError, ValueError, RuntimeError) as error:
             raise InputError(
-                "the newest checkpoint is of another model or optimizer, or lacks an object that state= names "
-                f"({' '.join(str(error).split())[:300]}); delete it, or give another folder (--checkpoint_s3_uri)"
+                "the newest checkpoint does not fit the model, the optimizer or the objects in Checkpoint(state=...) "
+                f"({' '.join(str(error).split())[:300]}). Delete this checkpoint, or give another --checkpoint_s3_uri"
             ) from error
         loader.load_state_dict(place)
         return int(place["epoch"])
 
     def step_made(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, loader: Any) -> None:
-        """Make a checkpoint if one is due. Before a stop, make one, and wait for the launcher to end this rank."""
+        """Make a checkpoint if one is due or a stop is requested. At a stop, wait until the launcher ends this rank."""
         stops = distributed.rank() == 0 and self._signals.stop_requested()
         # All ranks hold the same weights, so rank 0 can save them alone.
         if stops or (distributed.rank() == 0 and self._folder.is_due(self._every_s)):

@@ -60,12 +60,12 @@ class DataLoader(TorchDataLoader[Any]):
        the dataset or its transforms have as attributes. Seed any other source of randomness yourself.
     7. Every rank runs the sampler from the same seed, once an epoch (endless samplers run ahead of training). A sampler
        must not depend on the rank or on training.
-    8. An `IterableDataset` has `shards` copies. Each must yield only the part that `get_worker_info()` gives it. All
-       ranks stop at the same step. A resume replays each part, or uses the dataset's own `state_dict`.
+    8. An `IterableDataset` is copied `shards` times. Each copy must yield only what `get_worker_info()` gives it.
+       All ranks stop at the same step. A resume replays each part, or uses the dataset's own `state_dict`.
     9. `state_dict()` holds seed, epoch and position (for streams: the position in each shard). It can be loaded on any
        number of ranks (streams: up to `shards`).
-    10. Feed servers run the script as rank 0 of 1, without a GPU, up to the first batch. That part of the script must
-        be repeatable, and batches hold plain data. `headrace.torch.is_feed_server()` is true there.
+    10. Feed servers run the script as rank 0 of 1, without a GPU, up to the first batch. That part must be repeatable;
+        `headrace.torch.is_feed_server()` is true there. Batches may hold only tensors, arrays and plain Python objects.
 
     Args:
         num_workers: worker processes of this rank, which stay for all epochs; 0: the rank makes batches itself. Feed
@@ -94,9 +94,9 @@ class DataLoader(TorchDataLoader[Any]):
     """
 
     _dealt_batches: BatchSampler | None = None
-    """The BatchSampler that torch has made for this loader. It does not divide samples among ranks."""
+    """The BatchSampler that torch has made for this loader. This sampler covers all samples, not one rank's part."""
     _is_accelerate_prepared = True
-    """Flag that makes Accelerate's `prepare` return the loader unchanged: it already divides samples among ranks."""
+    """Flag for Accelerate's `prepare` to return the loader as is: the loader already divides samples among ranks."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class DataLoader(TorchDataLoader[Any]):
         if not self.is_stream and not batched and isinstance(self.batch_sampler, BatchSampler):
             self._dealt_batches = self.batch_sampler
         self._place = script.register(self, shard_by_rank, name)
-        self.key = self._place.key  # by which ranks and feed servers know the loader
+        self.key = self._place.key  # ranks and feed servers know the loader by this key
         if seed is None:
             seed = self._place.seed if self.generator is None else self.generator.initial_seed()
         self.seed = int(seed)
@@ -213,7 +213,7 @@ class DataLoader(TorchDataLoader[Any]):
         try:
             seed, epoch, position = (int(state[name]) for name in ("seed", "epoch", "position"))
         except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"not the state of a DataLoader, as state_dict() returns it: {state!r:.200}") from error
+            raise InputError(f"this is not from a DataLoader's state_dict(): {state!r:.200}") from error
         self.set_epoch(epoch)
         if self._shards:
             self._shards.go_to(state, at_the_beginning=position == 0)
@@ -262,7 +262,7 @@ class DataLoader(TorchDataLoader[Any]):
             self._find_feeds()
 
     def _find_feeds(self) -> None:
-        """Ask feed servers for the loader. If they do not have it, this rank makes the batches of all epochs."""
+        """Wait until a feed server has this loader. If no server ever will, this rank makes all its batches itself."""
         feeds = Feeds(
             servers=self._servers,
             secret=os.environ.get(SECRET_VARIABLE, ""),
@@ -279,13 +279,13 @@ class DataLoader(TorchDataLoader[Any]):
             return
         self._servers = ()
         script.print_once(
-            "data hosts do not have a loader of the script, since it is made after training has begun. This rank makes "
-            "its batches in num_workers processes. If data hosts are to make them, create the loader before training, "
-            "or give it the same name in each epoch (name='train')"
+            "the script makes a loader after training has begun, so data hosts do not have the loader. This rank makes "
+            "the loader's batches in num_workers processes. If data hosts are to make the batches, create the loader "
+            "before training, or give the loader the same name in each epoch (name='train')"
         )
 
     def _agree(self, **begins: Any) -> Any:
-        """Check settings against rank 0's. Return torch.distributed's store. Raises `InputError`, `DeadlineError`."""
+        """Compare settings with those on rank 0. Return the ranks' store. Raises `InputError`, `DeadlineError`."""
         distributed.check_world()
         store = distributed.store_of_ranks() if self.ranks > 1 else None
         if store is not None:
@@ -302,7 +302,7 @@ class DataLoader(TorchDataLoader[Any]):
 
     def _open_steps(self) -> tuple[Steps, Any]:
         plan = self.planner.plan(self.epoch, self._position)
-        plan.has(0)  # an endless sampler draws its first part
+        plan.has(0)  # if the sampler is long or endless, draws the indices of the first steps
         if self._feeds:
             source: Any = self._clients.begin(self._feeds, plan.request, plan.known)
         else:

@@ -1,7 +1,7 @@
-"""Tell this process's rank and device, and connect the ranks by torch.distributed.
+"""Functions that return this process's rank and device, and connect the ranks with torch.distributed.
 
 `init` starts a thread that tells the launcher when this rank waits long in a collective, and when the wait ends. gloo
-and NCCL do not report waits. From all ranks' reports, the launcher finds the rank at fault, which does not wait.
+and NCCL do not report waits. The launcher needs the reports of all ranks: the rank at fault is the one not waiting.
 """
 
 from __future__ import annotations
@@ -126,10 +126,10 @@ def check_world() -> None:
     own = dist.get_rank() if _is_up() else _number("RANK", number)
     if (own, ranks) != (number, started):
         raise InputError(
-            f"the script gives torch.distributed rank {own} of {ranks}, but the launcher started this process as rank "
-            f"{number} of {started}: hosts of the data group are not ranks, and a host may have several ranks. Call "
-            "headrace.torch.init(), or init_process_group without rank and world_size, and keep the launcher's RANK, "
-            "WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
+            f"the script tells torch.distributed that this process is rank {own} of {ranks}, but the launcher started "
+            f"it as rank {number} of {started}: hosts of the data group are not ranks, and a host may have several "
+            "ranks. Call headrace.torch.init(), or init_process_group without rank and world_size, and keep the "
+            "launcher's RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
         )
 
 

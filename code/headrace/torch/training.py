@@ -117,12 +117,12 @@ class Training:
                 waited_cpu_s = None if self._loader.made_elsewhere else time.process_time() - asked_cpu_s
                 self._look_at(batch)
                 yield batch
-                # On a GPU, measure the GPU's wait: Python's wait costs nothing while the GPU still works. It is read
-                # once the step's work is in the queue, so Python is ahead by at most one step.
+                # On a GPU, measure the GPU's wait: Python's wait costs nothing while the GPU still works. Read
+                # the GPU's wait only after this step's work is queued: Python is then at most one step ahead.
                 waited_s = moments.between_s(over, here)
                 over, now = moments.now(), time.perf_counter()
                 copied_s = self._loader.last_copy_s()
-                if copied_s is None:  # the step itself copies, after its wait
+                if copied_s is None:  # the step itself copies the batch, after the wait for the batch
                     copied_s, waited_s = self._copy_s, waited_s + (self._copy_s or 0.0)
                 else:
                     copied_s = min(copied_s, waited_s)
@@ -144,7 +144,7 @@ class Training:
             )
 
     def _look_at(self, batch: Any) -> None:
-        """Note a sample's bytes. Without a `batch_size`, as with a batch sampler, also note the mean batch size."""
+        """Record how many bytes a sample has. If the loader has no `batch_size`, record the mean batch size too."""
         if not self._loader.batch_size:
             self._batches, self._samples = self._batches + 1, self._samples + (samples_of(batch) or 1)
             self._meter.batches_hold(self._samples / self._batches)
@@ -176,7 +176,7 @@ class Training:
 
 
 def samples_of(batch: Any) -> int:
-    """Return the number of samples in a batch: the length of its first tensor or array; 0: not known."""
+    """Return the number of samples in a batch: the length of its first tensor or array. Return 0 if this is unknown."""
     with contextlib.suppress(Exception):  # a nested tensor: the report lacks the figure
         return next((int(each.shape[0]) for each in arrays_of(batch) if len(each.shape)), 0)
     return 0

@@ -78,7 +78,7 @@ class CheckpointFolder:
         if path and _WRITTEN.get(path.resolve(), self) is not self:
             print(
                 f"checkpoint {path.name} was saved by an earlier training of this script, so this training continues "
-                f"from it: in a cross-validation, only the first fold is trained. {OF_ITS_OWN}",
+                f"from it. In a cross-validation, only the first fold would be trained. {OF_ITS_OWN}",
                 flush=True,
             )
 

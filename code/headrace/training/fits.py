@@ -1,6 +1,6 @@
-"""Figures of a run over all its fits: usually one fit, two in transfer learning, five in fivefold cross-validation.
+"""Figures of a run over all its trainings (fits).
 
-A job is paid for as a whole, so its figures cover all its steps.
+Most runs have one training; transfer learning has two. A job is paid for as a whole, so its figures cover all steps.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Fit:
     steps: int = 0
     epochs: int = 0
     longest_epoch: int = 0
-    """Number of steps of the longest epoch. It counts as the steps per epoch, since other epochs may be cut short."""
+    """Number of steps of the longest epoch, reported as the steps per epoch, since other epochs may be cut short."""
     train_s: float = 0.0
     """Seconds from the beginning of training to its end, or to the latest report before that."""
     knows_waited_cpu: bool = False
@@ -39,20 +39,20 @@ class Fit:
         return self.times.all.mean_ms()
 
     def ideal_ms(self) -> float:
-        """Return the ms of a step that waits for nothing, capped at the latest steps' median; 0: not known."""
+        """Return the ideal step time in milliseconds, but at most the latest steps' median time; 0: not known."""
         return self.times.ideal_ms(self.times.all)
 
     def mean_ideal_ms(self) -> float:
-        """Return the mean ms of a step that waits for nothing, with rare, slow callbacks included; 0: not known."""
+        """Return the mean ideal step time in milliseconds, including rare, slow callbacks; 0: not known."""
         return self.times.mean_ideal_ms(self.times.all)
 
     def computing_ms(self) -> float:
-        """Return the ms of a step minus its waiting; if not known, `mean_ideal_ms`; if that is 0 too, `step_ms`."""
+        """Return the ms of a step without its waiting. If not known, return `mean_ideal_ms`, or else `step_ms`."""
         return self.times.all.without_waiting_ms() or self.mean_ideal_ms() or self.step_ms()
 
 
 def together(fits: Sequence[Fit]) -> dict[str, Any]:
-    """Return the trainer's report of these fits: sums of counts, and means of measurements over all steps."""
+    """Return the trainer's report of all these trainings: sums of counts, and means of measurements over all steps."""
     fits = [fit for fit in fits if fit.steps] or fits[-1:]
     with_ideal = [fit for fit in fits if fit.ideal_ms()]
     # "measured": on a batch in memory; "waits": estimated from the waits of steps.
@@ -96,11 +96,10 @@ def step_parts_ms(fits: Sequence[Fit]) -> dict[str, float | None]:
 
 
 def _mean_of_known(figure: Callable[[Fit], float], fits: Sequence[Fit]) -> float:
-    """Return a figure's mean over all steps, without the fits where it is 0 (not known). Return 0 if none is left."""
     return _mean(figure, [fit for fit in fits if figure(fit)])
 
 
 def _mean(figure: Callable[[Fit], float], fits: Sequence[Fit]) -> float:
-    """Return the mean of a figure over all steps of the fits; 0 without fits."""
+    """Return a figure's mean over all steps of these trainings; 0 if there are no trainings."""
     weights = [max(fit.times.all.steps, 1) for fit in fits]
     return float(np.average([figure(fit) for fit in fits], weights=weights)) if fits else 0.0

@@ -9,14 +9,16 @@ import numpy as np
 
 LEAST_STEPS, MANY_STEPS, MOST_STEPS = 2, 40, 400
 BUDGET_S = 1.0
-"""Seconds to spend on measuring, for at most `MANY_STEPS` steps."""
+"""Seconds for measuring up to `MANY_STEPS` steps of 10 ms or more."""
 BUDGET_OF_SHORT_STEPS_S = 0.4
-"""Seconds to spend on steps of under 10 ms, for at most `MOST_STEPS`. Less would show only one moment's speed."""
+"""Seconds for measuring up to `MOST_STEPS` steps under 10 ms. In less time, a brief speed change would distort them."""
 SETTLING = 0.25
-"""Unmeasured steps to make first, as a share of the steps to measure, since the first tens of short steps are slower.
-Long steps get none: to save time, the two steps that were timed to choose the number of steps count as measured."""
+"""Unmeasured steps per measured step. They are made first, because the first few dozen short steps are slower. If only
+two or three steps are measured, there are no unmeasured steps: to save time, even the two steps that were made to
+choose the number of steps count as measured."""
 _ERROR_OF_MEDIAN = 1.2533 / 1.349
-"""For normally distributed values, the median's standard error is 1.2533 σ ÷ √n, the interquartile range 1.349 σ."""
+"""Standard error of the median, divided by (interquartile range ÷ √n), for normally distributed values. The standard
+error is 1.2533 σ ÷ √n, and the interquartile range is 1.349 σ."""
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ from headrace.errors import InputError
 
 PLACE_BITS = 32
 LAG_EPOCHS, LAG_POSITIONS = 2, 1024
-"""How many epochs, and how many positions, a position may lag behind the newest. If its lag exceeds both limits, its
-missing elements count as skipped. A lag is normal: workers hold several positions at a time, and some are slow."""
+"""Limits, in epochs and in positions, on how far a unit may lag behind the newest unit. Beyond both limits, the unit's
+missing elements count as skipped. Lags are normal: workers hold several units, and some workers are slow."""
 _PLACE_MASK = (1 << PLACE_BITS) - 1
 Ranges = list[list[int]]
 """Sorted integers, as half-open ranges `[first, end)` with gaps between them."""
@@ -40,7 +40,7 @@ class Ledger:
         self._order = order
         self._orders: dict[int, NDArray[Any]] = {}
         self._done: set[int] = set()  # positions beyond the mark
-        self._begun: dict[int, NDArray[Any]] = {}  # position: which of its elements are done
+        self._begun: dict[int, NDArray[Any]] = {}  # by position: which elements of its unit are done
         self._newest = 0
         self.mark = 0
         """First position that is not done. All earlier positions are done or skipped."""
@@ -48,7 +48,7 @@ class Ledger:
         """Number of elements that the ledger counts as missing for good."""
 
     def add(self, tags: NDArray[Any]) -> None:
-        """Note that the elements with these tags have been trained on."""
+        """Record the elements with these tags as trained."""
         tags = np.sort(tags)
         for of_one in np.split(tags, np.flatnonzero(np.diff(tags >> PLACE_BITS)) + 1) if len(tags) else []:
             position = int(of_one[0] >> PLACE_BITS)
@@ -74,16 +74,16 @@ class Ledger:
 
     @property
     def begun_elements(self) -> int:
-        """Number of trained elements from the first incomplete position (`mark`) on. A resumed stream omits them."""
+        """Number of trained elements at or after `mark` (first incomplete position). A resumed stream omits these."""
         whole = sum(self._count(position) for position in self._done)
         return whole + sum(int(done.sum()) for done in self._begun.values())
 
     def done_positions(self) -> NDArray[Any]:
-        """Return the complete positions after `mark` (the first incomplete one), in ascending order."""
+        """Return the positions of complete units after `mark`, in ascending order."""
         return np.asarray(sorted(self._done), np.int64)
 
     def done_tags(self) -> NDArray[Any]:
-        """Return, in ascending order, the tags of trained elements whose position is not complete yet."""
+        """Return the tags of trained elements in incomplete units, in ascending order."""
         tags = [(position << PLACE_BITS) + np.flatnonzero(done) for position, done in sorted(self._begun.items())]
         return np.concatenate(tags) if tags else np.zeros(0, np.int64)
 

@@ -63,7 +63,7 @@ class Meter:
         self._rank, self._size = rank, size
         self._batch_size, self._log_every = batch_size, max(log_every, 1)
         context = TrainerContext.from_environ(os.environ)
-        self._output_dir = context.output_dir.absolute()  # a script may change its folder
+        self._output_dir = context.output_dir.absolute()  # the script may change its working folder
         self._signals = SignalFiles(context.signal_dir, rank)
         self._open_scalars, self._sample_bytes = open_scalars, sample_bytes
         self._next_report = 0.0
@@ -99,7 +99,7 @@ class Meter:
                 self._scalars = self._open_scalars(self._output_dir / TENSORBOARD)
             if ideal:
                 say("ideal_step", step_ms=ideal.ms, error_ms=ideal.error_ms)
-            # If the script raises or exits, the last report lacks its latest steps.
+            # The last report lacks the latest steps, so write one more if the script raises or exits.
             atexit.register(self.write_report)
             failure.last_words.append(self.write_report)
         self._train_begin = time.perf_counter()
@@ -143,7 +143,7 @@ class Meter:
                 self.write_report()
 
     def steps_over(self) -> None:
-        """Stop counting CPU time and GPU utilization until the next step, as during an evaluation or a checkpoint."""
+        """Count no CPU time or GPU utilization until the next step, for example in an evaluation or a checkpoint."""
         self._fit.cpu.over()
         self._signals.steps_over()
 

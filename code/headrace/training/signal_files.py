@@ -11,7 +11,7 @@ from headrace.cluster.run_files import STOP_REQUEST
 
 PROGRESS_INTERVAL_S = 0.5
 PAUSED = "paused"
-"""Prefix of the name of a file that tells the launcher that a rank makes no steps: `paused0` for rank 0."""
+"""Prefix of a file's name. The file `paused0`, for example, tells the launcher that rank 0 makes no steps now."""
 
 
 class SignalFiles:
@@ -30,7 +30,7 @@ class SignalFiles:
         self._steps = True
 
     def step(self) -> None:
-        """Note that a step was made."""
+        """Show that a step was made."""
         self.progress()
         if self._folder and not self._steps:
             self._steps = True

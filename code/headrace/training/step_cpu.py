@@ -36,7 +36,7 @@ class StepCpu:
         return self._spent_s / self._steps if self._steps else 0.0
 
     def outside_waiting_s(self) -> float:
-        """Return the CPU seconds per step of this process alone, without waiting; 0: no step was measured."""
+        """Return this process's own CPU seconds per step, except while waiting for batches. 0: no step was measured."""
         self._take()
         return max(self._own_s - self._waited_s, 0.0) / self._steps if self._steps else 0.0
 
@@ -59,7 +59,7 @@ def _with_ended_s(pid: int) -> float:
 
 
 def _now() -> tuple[float, float]:
-    """Return two sums of CPU seconds: of this process and all descendants, even ended ones; of this process alone."""
+    """Return `(all, own)` in CPU seconds: `all` includes descendants, even ended ones; `own` is this process alone."""
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     living_s = sum(_with_ended_s(each.pid) for each in psutil.Process().children(recursive=True))
     own_s = time.process_time()

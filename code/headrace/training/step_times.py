@@ -12,9 +12,9 @@ import numpy as np
 from headrace.training.ideal_step import IdealStep
 
 MEDIAN_OF = 1000
-"""Number of latest steps whose times are kept, for their exact median."""
+"""Number of the latest steps whose times are kept, to compute the exact median of these times."""
 SPREAD_OF = 10_000
-"""Number of a training's latest steps whose median and 90th percentile are reported."""
+"""Number of a training's latest steps whose times are kept, to report the median and 90th percentile of these times."""
 
 
 @dataclass
@@ -40,14 +40,13 @@ class Sums:
             self.copied_s = (self.copied_s or 0.0) + more.copied_s
 
     def mean_ms(self) -> float:
-        """Return the mean time of a step in milliseconds."""
         return self._mean_ms(self.step_s)
 
     def between_ms(self) -> float:
         return self._mean_ms(self.between_s)
 
     def without_waiting_ms(self) -> float:
-        """Return the mean milliseconds of a step without its waiting; 0: not known."""
+        """Return the mean time of a step without waiting, in milliseconds; 0: not known."""
         return 0.0 if self.waited_s is None else self._mean_ms(max(self.step_s - self.waited_s, 0.0))
 
     def copying_ms(self) -> float | None:
@@ -66,11 +65,10 @@ class StepTimes:
         """The ideal step measured before training. All its fields are 0 if it was not measured."""
         self._first, self._others, self._recent = Sums(), Sums(), Sums()
         self._last: collections.deque[tuple[float, float]] = collections.deque(maxlen=MEDIAN_OF)
-        """For each of the latest steps, its seconds with and without the script's callbacks between steps."""
+        """Two times in seconds for each of the latest steps: with the script's callbacks, and without them."""
         self._latest_s: collections.deque[float] = collections.deque(maxlen=SPREAD_OF)
 
     def made(self, made: Sums) -> None:
-        """Add steps that were made."""
         if not self._first.steps:
             self._first = made
             return
@@ -90,25 +88,25 @@ class StepTimes:
         return self._others if self._others.steps else self._first
 
     def take_recent(self) -> Sums:
-        """Return the steps since the last call, without the run's first step. If there are none, return `all`."""
+        """Return the steps since the last call, without the run's first step. If none were made, return `self.all`."""
         recent, self._recent = self._recent, Sums()
         return recent if recent.steps else self.all
 
     @property
     def first_s(self) -> float:
-        """Seconds of the first step or, with `steps_per_execution`, of the first execution; 0: there was none."""
+        """Seconds of the first step. With `steps_per_execution`: seconds of the first execution. 0: no step."""
         return self._first.step_s
 
     def ideal_ms(self, of: Sums) -> float:
-        """Return the ideal step time in milliseconds: the smaller of `mean_ideal_ms` and the latest steps' median."""
+        """Return the ideal step time in ms: `mean_ideal_ms`, but at most the median of the latest steps' times."""
         ideal_ms = self.mean_ideal_ms(of)
         return min(ideal_ms, _median_ms([step_s for step_s, _ in self._last])) if self._last else ideal_ms
 
     def mean_ideal_ms(self, of: Sums) -> float:
-        """Return the mean milliseconds of a step without waiting. The time of rare, slow callbacks is included.
+        """Return the mean time of a step without waiting, in milliseconds. It includes rare, slow callbacks.
 
-        The result is the callbacks' mean time, plus the shorter of two times without callbacks: the measured ideal
-        step, and the latest steps' median. If no ideal step was measured, return the step time less the waiting.
+        Add the mean time of callbacks to the measured ideal time, or to the latest steps' median time without callbacks
+        if that is shorter. If no ideal step was measured, return the step time minus the waiting.
         """
         if not self.ideal.ms:
             return of.without_waiting_ms()
@@ -116,7 +114,7 @@ class StepTimes:
         return own_ms + of.between_ms()
 
     def input_bound_share(self, of: Sums) -> float:
-        """Return 1 − ideal ÷ mean step time; 0 if neither the ideal step nor the waiting time was measured."""
+        """Return 1 − ideal step time ÷ mean step time; 0 if neither the ideal step nor the waiting was measured."""
         step_ms, ideal_ms = of.mean_ms(), self.mean_ideal_ms(of)
         return min(max(1 - ideal_ms / step_ms, 0.0), 1.0) if step_ms and ideal_ms else 0.0
 

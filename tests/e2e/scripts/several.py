@@ -18,7 +18,7 @@ PAUSE_S = 0.2
 """Seconds of pause after each epoch: hosts share the processors here, and workers get only what ranks leave idle."""
 HOSTS = len(json.loads(os.environ["SM_HOSTS"]))
 CONFIG = str(Path(os.environ["SAGEMAKER_BASE_DIR"]) / "input/config/resourceconfig.json")
-"""Path of a file that differs from host to host, in namespaces and on SageMaker."""
+"""Path of a file whose content differs from host to host, if hosts are namespaces or SageMaker's instances."""
 
 hvd.init()
 

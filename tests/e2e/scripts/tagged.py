@@ -1,4 +1,4 @@
-"""Count each rank's elements by the host that made them, whose name is read from its resourceconfig.json."""
+"""Count each rank's elements by the host that made them. A host's name comes from that host's resourceconfig.json."""
 
 import argparse
 import collections
@@ -12,7 +12,7 @@ import tensorflow as tf
 from headrace.tensorflow import data
 
 parser = argparse.ArgumentParser(allow_abbrev=False)
-parser.add_argument("--hosts", type=int, help="that make some; none of others is waited for")
+parser.add_argument("--hosts", type=int, help="number of hosts from which a rank awaits elements")
 args, _ = parser.parse_known_args()
 ELEMENTS, OF_EACH, LIMIT_S = 3000, 10, 60
 CONFIG = "/opt/ml/input/config/resourceconfig.json"

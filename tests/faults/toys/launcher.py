@@ -1,4 +1,4 @@
-"""The launcher with a toy data service, whose servers start in a moment and send tokens."""
+"""The launcher with a toy data service. The service's servers start in a moment and send tokens."""
 
 from headrace.host import services
 from headrace.host.main import entry_point

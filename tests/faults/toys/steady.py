@@ -44,7 +44,7 @@ def wait_for_a_token(first):
 
 
 def wait_for_the_others():
-    """Wait for all ranks in short sleeps. MPI's own wait keeps a processor busy that other tests need."""
+    """Wait for all ranks in short sleeps. MPI's own wait would occupy a processor, which other tests need."""
     arrived = COMM.Ibarrier()
     while not arrived.Test():
         time.sleep(0.002)

@@ -1,6 +1,7 @@
 """A data service without TensorFlow: a dispatcher on the first data host, a worker on every host.
 
-Ports, kinds and restarts are those of tf.data service. A worker sends one byte to each client.
+The servers have the ports and kinds of tf.data service's servers, and are restarted like those. A worker sends one byte
+to each client.
 """
 
 import sys

@@ -1,4 +1,5 @@
-"""Run by test_horovod.py: training continues where it stopped when only its checkpoints are left."""
+"""Check on two ranks that training continues where it stopped, even if only its checkpoints are left.
+test_horovod.py runs this script."""
 
 import shutil
 import sys

@@ -1,4 +1,5 @@
-"""Run on two ranks by test_horovod.py: sparse gradients stay sparse, and train as one rank does on the whole batch."""
+"""Check on two ranks that sparse gradients stay sparse. Weights must be as if one rank had the whole batch.
+test_horovod.py runs this script."""
 
 import headrace.tensorflow.horovod_keras as hvd
 import keras
@@ -7,7 +8,7 @@ import tensorflow as tf
 
 hvd.init()
 rank = hvd.rank()
-# Rows come several times on one rank, on both, on one alone, and never.
+# Some rows come several times on one rank, some on both ranks, some on only one rank, some never.
 everyones = np.array([[1, 1, 2, 5, 1], [1, 3, 5, 5, 3]])
 first, others = (np.random.default_rng(0).random(shape).astype("float32") for shape in ((6, 3), (2, 3)))
 
@@ -52,7 +53,7 @@ for sparse_as_dense in False, True:
 sums = gradients(hvd.DistributedGradientTape(tf.GradientTape(), op=hvd.Sum), everyones[rank : rank + 1], model)
 np.testing.assert_allclose(tf.convert_to_tensor(sums[0]), whole[0] * 2, rtol=1e-5, atol=1e-6)
 
-# Keras's optimizers square or clip the parts of a gradient, so the parts of a row must be added up before.
+# Keras's optimizers square or clip a sparse gradient's slices, so the slices of the same row must be added up first.
 for make, *ways in (
     (lambda: keras.optimizers.Adam(0.1), False, True),
     (lambda: keras.optimizers.Adagrad(0.1, clipnorm=0.01), False),

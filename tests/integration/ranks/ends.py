@@ -1,4 +1,5 @@
-"""Run on three ranks by test_horovod.py: in local mode, finite streams end on all ranks at the same step."""
+"""Check on three ranks, in local mode, that finite streams end on all ranks at the same step.
+test_horovod.py runs this script."""
 
 import os
 import threading
@@ -50,7 +51,7 @@ for is_counted in (True, False):
         assert (len(open_ports()), threading.active_count()) == before, "nothing is to be agreed on"
 assert len(open_ports()) == before[0], "once all ranks are connected, no port is open"
 
-# A rank that reads ahead waits for a rank that takes no more batches, and learns that it has stopped.
+# A rank that reads ahead waits for a rank that takes no more batches, until it learns that the other rank has stopped.
 for uneven in ("drop", "pad"):
     epochs = stream(f"given up, {uneven}", uneven, is_counted=False, ahead=2 if rank else 0)
     for _ in range(3):
@@ -82,7 +83,7 @@ try:
 except tf.errors.OpError as error:
     assert rank == 2 and "got no batch of tiny, filtered" in str(error), error
 
-# An iterator fails once a newer one has overtaken it. The newer one continues, though a thread may wait for the first.
+# An iterator fails once a newer one has overtaken it. The newer one continues, even if a thread waits for the older.
 for uneven in ("drop", "pad"):
     overtaken = stream(f"overtaken, {uneven}", uneven, is_counted=False)
     first = iter(overtaken)
@@ -95,7 +96,7 @@ for uneven in ("drop", "pad"):
     except tf.errors.OpError as error:
         assert "a second iterator over" in str(error), error
     except StopIteration:
-        pass  # it waited for a batch when the newer one began
+        pass  # the older iterator was waiting for a batch when the newer one began
     del first
 
 

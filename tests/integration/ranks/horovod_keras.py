@@ -1,4 +1,5 @@
-"""Run on two ranks by test_horovod.py: functions and callbacks of horovod_keras do what they promise."""
+"""Check on two ranks that functions and callbacks of horovod_keras do what they promise.
+test_horovod.py runs this script."""
 
 import sys
 
@@ -49,7 +50,7 @@ assert type(optimizer).__name__ == "SGD" and isinstance(optimizer, keras.optimiz
 optimizer.apply([tf.constant([[float(1 + 2 * rank)]])], [layer.kernel])
 np.testing.assert_allclose(np.asarray(layer.kernel), [[-2.0]])
 
-# Other functions that Horovod's scripts call take its arguments. Arguments that would change the result are refused.
+# Other functions of `hvd` take the same arguments as Horovod's. Arguments that would change the result are refused.
 np.testing.assert_array_equal(hvd.allreduce([float(rank), 2.0]), [0.5, 2.0])
 assert float(hvd.allreduce(1.5)) == 1.5 and float(hvd.allreduce(np.float64(rank), op=hvd.Sum)) == 1.0
 assert hvd.broadcast_object({"epoch": rank}, root_rank=0) == {"epoch": 0}
@@ -68,7 +69,7 @@ for wrap in hvd.DistributedOptimizer, lambda tape, **how: hvd.DistributedGradien
         except InputError:
             pass
 
-# Under fit, ranks that start apart and see different data end with identical weights, moving statistics included.
+# After fit, ranks have identical weights and moving statistics, even if their first weights and their data differ.
 rng = np.random.default_rng(rank)
 x, y = rng.random((64, 4), "float32"), rng.integers(0, 3, 64)
 held_x, held_y = np.random.default_rng(9).random((50, 4), "float32"), np.random.default_rng(9).integers(0, 3, 50)
@@ -111,7 +112,7 @@ np.testing.assert_allclose(history["val_accuracy"][-1], accuracy, rtol=1e-5)
 np.testing.assert_allclose(history["val_loss"][-1], loss, rtol=1e-4)
 np.testing.assert_allclose(float(model.optimizer.learning_rate), 0.02, rtol=1e-6)
 
-# Metrics that count are exact too.
+# Metrics that are counts, such as false positives, are exact too.
 counted = make_model()
 counted.compile(hvd.DistributedOptimizer("sgd"), "mse", metrics=[keras.metrics.FalsePositives(), "mse"])
 whole = tf.data.Dataset.from_tensor_slices((held_x, np.zeros((50, 3), "float32"))).batch(7)
@@ -130,7 +131,7 @@ try:
 except InputError as error:
     assert "rank 0 evaluates after an epoch, other ranks do not" in str(error), error
 
-# Several groups of gradients are averaged like one group. Horovod's old and new names for their number both work.
+# Several groups of gradients are averaged like one group. Horovod's old and new names work: num_groups, groups.
 for how in {"num_groups": 2}, {"groups": 3}, {"num_groups": 9}:
     grouped = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0), **how)
     vectors = [keras.Variable([float(each)]) for each in range(5)]
@@ -143,12 +144,12 @@ assert measure_ideal_step(model, train, 16).ms > 0
 for old, new in zip(before, state(model), strict=True):
     np.testing.assert_array_equal(old, new)
 
-# An eager step is not measured, since its Python code may count or keep anything.
+# An eager step is not measured: its Python code would run, and its side effects are unknown.
 eager = make_model()
 eager.compile(hvd.DistributedOptimizer("sgd"), "mse", run_eagerly=True)
 assert measure_ideal_step(eager, train, 16) is None
 
-# Models without weights before their first batch begin alike on all ranks, with the callbacks and in a loop.
+# A model that has no weights before its first batch starts alike on all ranks, with the callbacks and in a custom loop.
 
 
 class Unbuilt(keras.Model):
@@ -161,7 +162,7 @@ class Unbuilt(keras.Model):
 
 
 class Stepping(Unbuilt):
-    """A model whose `call` fails, and whose own train_step makes the weights."""
+    """A model whose `call` fails. The model's own `train_step` creates the weights instead."""
 
     def train_step(self, data):
         with tf.GradientTape() as tape:
@@ -192,7 +193,7 @@ for make, in_order in (
 
 
 class Augmented(keras.Model):
-    """A model with a built part to train, and an unbuilt part without weights. Ranks start with rank 0's weights."""
+    """A model with two parts. `trained` is built and has weights. `noise` is not built and has no weights."""
 
     def __init__(self):
         super().__init__()
@@ -207,6 +208,7 @@ class Augmented(keras.Model):
         return {"loss": loss, "first": tf.reduce_sum(self.seen)}
 
 
+# All ranks start with rank 0's weights, although a part of the model is not built.
 begun = Augmented()
 begun.trained.set_weights([each + rank for each in begun.trained.get_weights()])
 begun.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), run_eagerly=True)

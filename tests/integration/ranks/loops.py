@@ -1,4 +1,5 @@
-"""Run on two ranks by test_horovod.py: training loops of all kinds keep the ranks' models equal."""
+"""Check on two ranks that training loops of all kinds keep the ranks' models equal.
+test_horovod.py runs this script."""
 
 import os
 import sys
@@ -117,7 +118,7 @@ assert_alike(fitted(network(), hvd.DistributedOptimizer(accumulating)).weights, 
 # The callbacks turn off XLA, which Horovod does not support, even if the script chose it.
 model = fitted(network(), hvd.DistributedOptimizer(keras.optimizers.SGD()), jit_compile=True)
 assert not model.jit_compile
-# Metrics may have a number for each class.
+# A metric's result may be a vector, with one value for each class.
 model = network()
 f1 = keras.metrics.F1Score()
 model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), "categorical_crossentropy", metrics=[f1])
@@ -130,7 +131,7 @@ for name in "f1_score", "val_f1_score":
 
 
 class Named(keras.Model):
-    """A model that returns its metric under another name, and a value that is no metric."""
+    """A model that returns its metric under another name, and also returns a value that is not a metric."""
 
     def __init__(self):
         super().__init__()
@@ -166,7 +167,7 @@ np.testing.assert_allclose(
 for name in "val_loss", "val_largest":
     assert_alike(history[name], name)
 
-# steps_per_execution: steps and their time are counted as steps.
+# With steps_per_execution, the report counts and times single steps, not executions.
 meter._ended.clear()  # only what follows is reported
 began = time.perf_counter()
 fitted(network(), hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)), steps_per_execution=3)

@@ -1,6 +1,6 @@
-"""Run by test_horovod.py: run several scripts in one process on each rank, to import TensorFlow only once.
+"""Run several scripts in one process on each rank, so that TensorFlow is imported only once.
 
-Arguments: a folder, and the scripts. Each script gets a subfolder.
+test_horovod.py runs this script. Arguments: a folder, and the scripts. Each script gets a subfolder.
 """
 
 import runpy

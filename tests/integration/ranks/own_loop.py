@@ -1,4 +1,5 @@
-"""Run by test_horovod.py: a stop request ends a custom training loop in mid-epoch, and a second run continues it."""
+"""Check on two ranks that a stop request ends a custom training loop in mid-epoch. A second run must continue the loop.
+test_horovod.py runs this script."""
 
 import sys
 from pathlib import Path
@@ -59,7 +60,7 @@ before_all, after_all = (hvd.allgather(tf.constant(each)).numpy() for each in (b
 of_first_epoch = hvd.allgather(tf.constant(before[: STEPS * BATCH])).numpy()
 assert len(np.unique(of_first_epoch)) == ELEMENTS, "the first epoch is not each element once"
 counts = np.bincount(np.concatenate([before_all, after_all]), minlength=ELEMENTS)
-# Rank 0 knows all elements that it trained on itself, and of rank 1's only those reported before the stop.
+# Rank 0 knows all elements of its own steps, but only those elements of rank 1 that were reported before the stop.
 assert counts.sum() == EPOCHS * ELEMENTS
 assert (counts == EPOCHS).sum() >= ELEMENTS - 2 * STOPPED_AT * BATCH, np.bincount(counts)
 

@@ -11,7 +11,7 @@ from headrace.rank.preflight import checks, meeting
 from headrace.rank.preflight.run import run_preflight
 from mpi4py import MPI
 
-meeting.ANSWER_S = 10.0  # ranks that wait spin, so on a busy machine one may answer late
+meeting.ANSWER_S = 10.0  # waiting ranks busy-wait, so on a busy machine a rank may answer late
 culprit, where, how = [*sys.argv[1:], "", "", ""][:3]
 stage, pattern = meeting.Meeting.stage, checks._pattern
 

@@ -1,4 +1,5 @@
-"""Run by test_horovod.py: a stop request ends a job in mid-epoch; a second job continues at its step and data."""
+"""Check on two ranks that a stop request ends a job in mid-epoch. A second job must continue at the same step and data.
+test_horovod.py runs this script."""
 
 import contextlib
 import sys
@@ -51,7 +52,7 @@ class Steps(keras.callbacks.Callback):
 
 
 def run(*more):
-    """Run the job; return its first epoch, the steps of each epoch, the tags this rank trained on, and the shards."""
+    """Train. Return the first epoch, each epoch's steps, the elements that this rank trained on, and the `Shards`."""
     keras.utils.set_random_seed(hvd.rank())
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam()), "mse", jit_compile=False)
@@ -94,7 +95,7 @@ assert first == 1
 assert steps == [STEPS - STOPPED_AT, STEPS], steps
 after_all = hvd.allgather(tf.constant(after)).numpy()
 assert len(np.unique(after_all)) == len(after_all)
-# Elements of rank 0 are never repeated. Of rank 1's, at most those since its last report to rank 0 are.
+# No element of rank 0 is repeated. An element of rank 1 may be, if it came after rank 1's last report to rank 0.
 assert not np.isin(before_0, after_all).any()
 assert np.isin(before_all, after_all).sum() <= STOPPED_AT * BATCH
 assert shards._repeated == STOPPED_AT * BATCH
@@ -106,7 +107,7 @@ if hvd.rank() == 0:
 
 
 def run_unknown(*more):
-    """Run a job on a dataset of unknown length; return its first epoch, each epoch's steps, and the steps so far."""
+    """Train on data of unknown length. Return the first epoch, each epoch's steps, and the sum of all jobs' steps."""
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam()), "mse", jit_compile=False)
     checkpoint, steps = Checkpoint(folder.parent / "unknown"), Steps()

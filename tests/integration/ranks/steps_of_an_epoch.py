@@ -1,6 +1,6 @@
-"""Run on two ranks by test_horovod.py: an epoch has `steps_per_epoch` steps, though the stream ends within one.
+"""Check on two ranks that each epoch has `len(stream)` steps on both ranks, even if one rank has fewer batches.
 
-Argument: the dispatcher's address. Without it, the ranks read the data themselves.
+test_horovod.py runs this script. Argument: the dispatcher's address. Without it, the ranks read the data themselves.
 """
 
 import os
@@ -62,7 +62,7 @@ for given in (None, len(train)):
     again = EPOCHS * (steps * hvd.size() - len(rows_of()))
     assert everyones.sum() <= EPOCHS * ELEMENTS + again * BATCH, "no more than a batch of each epoch comes twice"
 
-# With fewer steps an epoch, Keras does what it does with a plain dataset of that length: it restarts at the end.
+# With fewer steps per epoch, Keras begins the stream again at its end, as with a plain dataset of the same length.
 fewer = len(rows_of()) // hvd.size()
 plain = made_in(rows_of(steps * BATCH), keras.optimizers.SGD(0.0), fewer)
 sgd = hvd.DistributedOptimizer(keras.optimizers.SGD(0.0))

@@ -1,4 +1,4 @@
-"""A function for scripts that a stop request ends in mid-epoch."""
+"""Prepare scripts in which a stop request ends training in mid-epoch."""
 
 import os
 
@@ -6,9 +6,9 @@ from headrace.tensorflow.keras import model_checkpoint
 
 
 def signals_beside(folder):
-    """Make and return the folder in which this rank looks for signals. After a stop, do not wait for the launcher."""
+    """Make the folder for this rank's signals, and return its path."""
     signals = folder.parent / "signals"
     signals.mkdir(exist_ok=True)
     os.environ["HEADRACE_SIGNAL_DIR"] = str(signals)
-    model_checkpoint.STOPPING_S = 0.0
+    model_checkpoint.STOPPING_S = 0.0  # no launcher ends these scripts, so rank 0 must not wait for one
     return signals

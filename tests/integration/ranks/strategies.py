@@ -1,4 +1,5 @@
-"""Run on two ranks by test_horovod.py: tf.distribute strategies that would replace the ranks are refused at once."""
+"""Check on two ranks that a tf.distribute strategy for several devices is refused at once.
+test_horovod.py runs this script."""
 
 import headrace.tensorflow.horovod_keras as hvd
 import keras

@@ -1,4 +1,5 @@
-"""Run on two ranks by test_horovod.py, with a data service: ranks share a stream, or each has its own."""
+"""Check on two ranks, with a data service, that the ranks can share a stream or have a stream each.
+test_horovod.py runs this script."""
 
 import os
 import sys
@@ -39,7 +40,7 @@ everyones = np.asarray(hvd.allgather(tf.constant(together, tf.int64))).tolist()
 assert sorted(everyones) == list(range(64)), "ranks that share a stream split it"
 
 # Arrays are mapped from files.
-images = np.arange(3_000 * 1_600).astype(">f4").reshape(3_000, 1_600)  # as FITS files have it
+images = np.arange(3_000 * 1_600).astype(">f4").reshape(3_000, 1_600)  # big-endian, as in FITS files
 rows = data.distribute(data.from_arrays((images, np.arange(3_000))).batch(50), uneven="keep", job_name="arrays")
 labels = [
     int(label)

@@ -1,4 +1,5 @@
-"""Run on two ranks by test_horovod.py: SyncBatchNormalization equals normalization of the whole batch on one rank."""
+"""Check on two ranks that SyncBatchNormalization gives what BatchNormalization gives for the whole batch.
+test_horovod.py runs this script."""
 
 import headrace.tensorflow.horovod_keras as hvd
 import keras

@@ -1,6 +1,6 @@
-"""Run on two ranks by test_unlike_ranks.py: ranks that train differently, and ranks that only seem to.
+"""Train on two ranks that differ. Some of the differences spoil the training, and others are harmless.
 
-Arguments: the cases, by the names of their functions.
+test_unlike_ranks.py runs this script. Arguments: the cases, by the names of their functions.
 """
 
 import os

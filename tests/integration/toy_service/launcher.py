@@ -1,4 +1,4 @@
-"""The launcher, with a data service that headrace does not know."""
+"""The launcher, with a data service that is not one of headrace's own."""
 
 from headrace.host import services
 from headrace.host.main import entry_point

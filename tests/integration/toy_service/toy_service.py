@@ -1,4 +1,4 @@
-"""A data service with one server a host, which sends its name. On data hosts it ends after each client."""
+"""A data service with one server per host. A server sends its host's name; on data hosts it ends after one client."""
 
 import sys
 

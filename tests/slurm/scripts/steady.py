@@ -5,7 +5,7 @@ import os
 import pathlib
 import time
 
-import read_toys  # noqa: F401  (it hears the toys of all hosts, each rank in turn)
+import read_toys  # noqa: F401  (at import, the ranks in turn read from the toy servers of all hosts)
 from mpi4py import MPI
 
 parser = argparse.ArgumentParser()

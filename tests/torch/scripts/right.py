@@ -27,7 +27,7 @@ class Numbers(Dataset):
 
 
 class Transformed(Numbers):
-    """A transform that stores whether it is applied, and holds a generator, like MONAI's transforms."""
+    """A dataset with a random generator `R` and a flag that changes with each sample, as in MONAI's transforms."""
 
     def __init__(self):
         self.R = np.random.RandomState(0)
@@ -62,14 +62,14 @@ class ReadsAhead(Numbers):
 
 
 class Keeps(Numbers):
-    """A dataset on which the loop stores results."""
+    """A dataset with an attribute `results`. The training loop stores results there."""
 
     def __init__(self):
         self.results = {}
 
 
 class Staged(Numbers):
-    """A dataset that counts its calls of set_epoch, with a local variable of the counter's name."""
+    """A dataset whose `set_epoch` changes an attribute `step`. Its `__getitem__` has a local variable `step`."""
 
     step = stage = 0
 

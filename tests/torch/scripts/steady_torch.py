@@ -1,4 +1,4 @@
-"""Train for about a second an epoch on two ranks, for tests of faults, and record the samples of each rank."""
+"""Train on two ranks, for tests of faults, and record the samples of each rank. An epoch takes about a second."""
 
 import argparse
 import os
@@ -13,7 +13,7 @@ parser = argparse.ArgumentParser(allow_abbrev=False)
 parser.add_argument("--epochs", type=int, default=8)
 parser.add_argument("--batch_size", type=int, default=8)
 parser.add_argument("--ledger", default="")
-parser.add_argument("--broken", type=int, default=-1, help="raises")
+parser.add_argument("--broken", type=int, default=-1, help="index of a sample that raises")
 parser.add_argument("--hangs", type=int, default=-1, help="step after which rank 1 waits for ever")
 parser.add_argument("--ends", type=int, default=-1, help="step after which rank 1 ends alone")
 parser.add_argument("--late_on", default="", help="host whose feed servers do not come up")

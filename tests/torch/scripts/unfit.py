@@ -1,4 +1,5 @@
-"""Do what a feed server cannot run: use torch's own loader, start processes, need a GPU, or take no batch."""
+"""A training script that a feed server cannot run: it uses torch's own loader, starts processes, needs a GPU, or takes
+no batch, as `--how` says."""
 
 import argparse
 

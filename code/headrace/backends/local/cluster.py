@@ -32,7 +32,7 @@ from headrace.job.spec import JobSpec
 from headrace.linux import prctl, processes
 
 LEFT_BEHIND_TIMEOUT_S = 60.0
-"""If the leader has ended, or only the leader still runs, the remaining hosts are killed after this many seconds."""
+"""Seconds before the remaining hosts are killed, once the leader has ended or is the only host left."""
 INTERRUPT_GRACE_S = 120.0
 """Seconds from SIGTERM to SIGKILL after an interrupt, as on SageMaker. A second interrupt kills the hosts at once."""
 KILL_GRACE_S = 2.0
@@ -134,7 +134,7 @@ class _Cluster:
         self._secret = secrets.token_hex(32)
         self.interrupts = 0
         self.killed: list[str] = []
-        self.spared = {process.pid for process in processes.descendants()}  # the isolation's
+        self.spared = {process.pid for process in processes.descendants()}  # processes of the isolation
 
     def run(self) -> dict[str, int]:
         """Run the hosts to their end; return their exit codes by host."""
@@ -143,7 +143,7 @@ class _Cluster:
             self.interrupts += 1
 
         previous = {signum: signal.signal(signum, interrupt) for signum in (signal.SIGINT, signal.SIGTERM)}
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # SIG_IGN: under nohup
             previous[signal.SIGHUP] = signal.signal(signal.SIGHUP, interrupt)
         try:
             for host in self._spec.hosts():
@@ -154,7 +154,7 @@ class _Cluster:
                 signal.signal(signum, handler)
             self._end_all()
         codes = {host: process.returncode for host, process in self._hosts.items()}
-        return {host: 128 - code if code < 0 else code for host, code in codes.items()}  # a signal's, as in a shell
+        return {host: 128 - code if code < 0 else code for host, code in codes.items()}  # signal N: 128 + N
 
     def _start(self, host: str) -> None:
         base_dir = self._isolation.base_dir(host)
@@ -202,7 +202,7 @@ class _Cluster:
             if decided is None and (leader not in running or (running == [leader] and len(self._hosts) > 1)):
                 decided = now
             if decided is not None and now - decided > LEFT_BEHIND_TIMEOUT_S:
-                self._console.say(f"{', '.join(running)} did not end with the other hosts; killing them")
+                self._console.say(f"killing {', '.join(running)}: still running after other hosts have ended")
                 self.killed = running
                 return
             if self.interrupts and asked is None:

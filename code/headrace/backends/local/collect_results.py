@@ -76,8 +76,8 @@ def _summary_without_leader(
 def _cause_without_leader(folder: Path, exit_codes: Mapping[str, int], killed: Sequence[str]) -> dict[str, Any]:
     """Return the root cause of a run whose leader wrote no summary.
 
-    Blame the first host that failed by itself and wrote no root cause. If there is none, take the first root cause
-    that a host wrote. Without one, blame the first host that was killed, or else the first host.
+    Candidates, best first: (1) a host that failed, was not killed and wrote no root cause, (2) a root cause that a
+    host wrote, (3) a killed host, (4) any host. If several hosts qualify, the first of them is taken.
     """
     run = RunPaths(folder)
     words: list[RootCause] = []
@@ -95,5 +95,5 @@ def _cause_without_leader(folder: Path, exit_codes: Mapping[str, int], killed: S
     if words:
         return words[0].as_json()
     culprit = killed[0] if killed else next(iter(exit_codes))
-    message = "did not end with the other hosts" if killed else "ended without a summary"
+    message = "did not end by itself, so it was killed" if killed else "ended without a summary"
     return RootCause(culprit, "launcher", message, exit_code=exit_codes.get(culprit)).as_json()

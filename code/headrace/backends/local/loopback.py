@@ -13,7 +13,7 @@ from headrace.cluster.addresses import ENDPOINTS_VARIABLE, FIRST_WORKER_PORT, En
 
 
 class Loopback:
-    """Hosts on loopback addresses, with the interface of `Namespaces`."""
+    """The simulated hosts of one job, on loopback addresses. Used in place of `Namespaces`."""
 
     description = "on loopback addresses"
 

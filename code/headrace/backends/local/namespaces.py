@@ -50,7 +50,7 @@ class Namespaces:
         self._switch: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Namespaces:
-        """Start the switch. Raises `SetupError` if this machine does not allow namespaces."""
+        """Start the network switch between the hosts. Raises `SetupError` if this machine does not allow namespaces."""
         self._switch = subprocess.Popen(
             [*_THIS_MODULE, "switch"],
             env=os.environ | {"TRAINING_JOB_NAME": self._job_name},  # shows which job the process belongs to
@@ -151,9 +151,9 @@ def enter(
     os.close(switch_net)
     os.close(switch_user)
     os.chdir(folder)
-    die_with_parent()  # Joining the user namespace has cleared an earlier request.
+    die_with_parent()  # again: joining the user namespace has cleared the earlier request
     if os.getppid() != parent_pid:
-        sys.exit(ENTER_FAILED)  # The parent has died in the meantime.
+        sys.exit(ENTER_FAILED)  # the parent died before the call above
     os.execvp(argv[0], list(argv))
 
 

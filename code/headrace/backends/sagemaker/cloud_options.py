@@ -56,7 +56,10 @@ class CloudOptions:
         "--security_group_ids", (), "security groups of that VPC", nargs="+", action="extend", metavar="ID"
     )
     encrypt_inter_container_traffic: bool | None = _flag(
-        "--encrypt_inter_container_traffic", None, "encrypt (default with several hosts)", action=BooleanOptionalAction
+        "--encrypt_inter_container_traffic",
+        None,
+        "encrypt the traffic between hosts (default with several hosts)",
+        action=BooleanOptionalAction,
     )
     enable_network_isolation: bool = _flag(
         "--enable_network_isolation",
@@ -93,9 +96,7 @@ class CloudOptions:
         if self.keep_alive_period_s and self.spot:
             raise InputError("SageMaker has no warm pools for spot hosts; leave out --keep_alive_period or --spot")
         if self.max_wait_s is not None and self.max_wait_s < self.max_run_s:
-            raise InputError(
-                f"--max_wait is {self.max_wait_s}; it includes --max_run, so expected at least {self.max_run_s}"
-            )
+            raise InputError(f"--max_wait {self.max_wait_s} is less than --max_run {self.max_run_s}; raise --max_wait")
         if bool(self.subnets) != bool(self.security_group_ids):
             raise InputError("a VPC needs both --subnets and --security_group_ids; give both or neither")
         for flag, uri in (("--output_s3_uri", self.output_s3_uri), ("--checkpoint_s3_uri", self.checkpoint_s3_uri)):

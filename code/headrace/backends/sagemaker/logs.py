@@ -1,7 +1,7 @@
 """Print a job's logs as they come, with host, group and role before every line.
 
 CloudWatch names a log stream after the job and the host. The host's group is in the first event (`topology`) of its
-launcher. Until that event, the stream's lines are held back, for `HOLD_S` at most.
+launcher. Until that event, the stream's lines are held back, for at most `HOLD_S` seconds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.events import parse_event
 
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
 HOLD_S = 60.0
-"""Longest time, in seconds, that lines wait for the topology event. Hosts first install the script's requirements."""
+"""Longest time in seconds that log lines wait for the topology event. Installing requirements delays that event."""
 
 
 @dataclass
@@ -94,7 +94,7 @@ class LogTail:
         for page in pages:
             for record in page["logStreams"]:
                 name = record["logStreamName"]
-                if name not in self._streams:  # JOB/algo-1-1700000000
+                if name not in self._streams:  # such as JOB/algo-1-1700000000
                     self._streams[name] = _Stream(name.split("/")[-1].rpartition("-")[0] or name.split("/")[-1])
 
     def _new_lines(self, name: str, stream: _Stream) -> Iterator[str]:
@@ -104,7 +104,7 @@ class LogTail:
             yield from (event["message"].rstrip("\n") for event in answer["events"])
             if answer["nextForwardToken"] == stream.token:
                 return
-            stream.token = answer["nextForwardToken"]  # only now: lines not printed are read again
+            stream.token = answer["nextForwardToken"]  # after printing: an error above must not skip lines
 
     def _take(self, stream: _Stream, line: str) -> None:
         self._lines += 1

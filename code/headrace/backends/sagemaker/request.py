@@ -15,7 +15,7 @@ from headrace.job.settings import MPI_OPTIONS_VARIABLE, SECRET_VARIABLE, VERSION
 from headrace.job.spec import Channel, JobSpec
 
 SOURCE_CHANNEL = "code"
-"""Name of the channel for the source dir under network isolation, where hosts cannot download it themselves."""
+"""Name of the channel that holds the source dir if network isolation keeps hosts from downloading the source dir."""
 SOURCE_ARCHIVE = "sourcedir.tar.gz"
 
 
@@ -95,7 +95,7 @@ def _check(spec: JobSpec, options: CloudOptions) -> None:
             )
         if channel.name == SOURCE_CHANNEL and options.enable_network_isolation:
             raise InputError(
-                f"with network isolation, channel {SOURCE_CHANNEL!r} brings the source dir to the hosts; rename yours"
+                f"with network isolation, channel {SOURCE_CHANNEL!r} is reserved for the source dir; rename yours"
             )
     words = spec.custom_mpi_options
     if options.distribution != "launcher" and shlex.split(words) != words.split():
@@ -132,7 +132,7 @@ def _distribution(spec: JobSpec, options: CloudOptions) -> Mapping[str, Any]:
     """Return the hyperparameters that make SageMaker's toolkit start MPI; {} if headrace's launcher starts it."""
     if options.distribution == "launcher":
         return {}
-    # The toolkit starts MPI in exactly one group; in the other it runs the entry script once a host.
+    # The toolkit starts MPI in exactly one group. On each host of the other group it runs the entry script once.
     groups = {"sagemaker_distribution_instance_groups": [spec.dnn_group.name]} if spec.is_hetero else {}
     return {
         **groups,

@@ -35,7 +35,7 @@ from headrace.terminal.display import Display
 PREFIX = "headrace"
 DEFAULT_RETRIES = 5
 MLFLOW_VARIABLES = (MLFLOW_URI_VARIABLE, MLFLOW_EXPERIMENT_VARIABLE)
-# Values of a dry run for what only an account could tell; AWS's own examples use them too.
+# Values that a dry run uses, because it asks no AWS account. AWS's own examples use the same values.
 PLACEHOLDER_ACCOUNT, PLACEHOLDER_REGION, PLACEHOLDER_ROLE = "123456789012", "us-east-1", "SageMakerRole"
 
 
@@ -75,7 +75,7 @@ def submit(spec: JobSpec, arguments: argparse.Namespace, table: InstanceTable) -
     submission = Submission(spec, options, account, Console(display.line, display.ask))
     created = submission.start(retries)
     if not arguments.wait:
-        _say(f"not waiting; to stop it: aws sagemaker stop-training-job --training-job-name {created.job_name}")
+        _say(f"not waiting; to stop the job: aws sagemaker stop-training-job --training-job-name {created.job_name}")
         return None
     with display:
         return submission.follow(created, retries, table, arguments.output_dir)
@@ -90,9 +90,9 @@ def _dry_options(spec: JobSpec, arguments: argparse.Namespace) -> CloudOptions:
         _say(f"no --region: the request is for {region}")
     if not role:
         role = PLACEHOLDER_ROLE
-        _say("no --role: the request has a placeholder; give a role before you send it")
+        _say("no --role: the request has a placeholder; give a role before you send the request")
     elif not account_of(role):
-        _say(f"--role {role} is a name, not an ARN: its account in the request is a placeholder; give the ARN")
+        _say(f"--role {role} is a name, not an ARN, so the request has a placeholder account; give the role's ARN")
     return _options(spec, arguments, region, role, account_of(role) or PLACEHOLDER_ACCOUNT)
 
 

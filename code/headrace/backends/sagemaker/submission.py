@@ -43,7 +43,7 @@ class Submission:
         """The number of requests sent so far. Each needs a new job name, even after a refusal."""
 
     def start(self, retries: int) -> JobSpec:
-        """Upload the source dir and create the job; return the spec with the name under which it was created.
+        """Upload the source dir and create the job. Return the spec with the name of the created job.
 
         Raises:
             SetupError: SageMaker refuses the job, or has no capacity for it after all retries.

@@ -35,18 +35,18 @@ def build_script(spec: JobSpec, options: SlurmOptions) -> str:
     steps = f" --het-group={','.join(map(str, range(len(groups))))}" if len(groups) > 1 else ""
     return f"""#!/bin/bash
 # {spec.job_name}: {" + ".join(f"{group.count} {group.name}" for group in groups)}; you may edit this and run sbatch.
-# The first component trains, so that this script runs on the leader's node.
+# The dnn hosts are the first component: Slurm runs this script on that component's first node, the leader's.
 {_directives(own)}
 {head}
 
 {_exports(spec, options, [group.name for group in groups])}
 
-trap : TERM  # a stop request is for the launchers; this script waits for their end
+trap : TERM  # launchers handle a stop request; this script waits until they end
 srun{steps} --ntasks-per-node=1 --no-kill --kill-on-bad-exit=0 --wait=0 --mpi=none --cpu-bind=none \\
   --open-mode=append --output="${RUN_VARIABLE}/%N.log" \\
   {shlex.quote(options.python)} "${RUN_VARIABLE}/code/launcher.py" \\
   {arguments}
-# A data node may have been lost on the way: the leader's summary says whether the job has succeeded.
+# A job can succeed although a data node was lost: the leader's summary decides, not srun's exit status.
 grep -q '"outcome": "succeeded"' "${RUN_VARIABLE}/{SUMMARY}"
 """
 
@@ -56,7 +56,7 @@ def _exports(spec: JobSpec, options: SlurmOptions, groups: Iterable[str]) -> str
         RUN_VARIABLE: str(options.run),
         GROUPS_VARIABLE: ",".join(groups),
         CHANNELS_VARIABLE: "\n".join(f"{c.name}={c.uri}@{','.join(c.groups)}" for c in spec.channels),
-        # The ports of a dispatcher and workers, in a row. A job that is alone on its nodes has the usual ports.
+        # Number of ports for a dispatcher and the workers. A job that is alone on its nodes uses the usual ports.
         PORTS_VARIABLE: "" if options.dnn.exclusive else str(max(spec.num_of_data_workers, 1) + 1),
         MPI_OPTIONS_VARIABLE: spec.custom_mpi_options,
         VERSION_VARIABLE: __version__,

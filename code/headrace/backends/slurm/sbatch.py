@@ -114,7 +114,7 @@ class Follower:
         _slurm("scancel", self._job_id)
 
     def read_logs(self) -> None:
-        """Print the log lines that came since the last call, each after the name and group of its host."""
+        """Print new log lines, each with a label: its host's name and group, or `slurm` for the batch script's log."""
         with contextlib.suppress(OSError):
             for path in sorted(self._run.glob("*.log"), key=self._order):
                 with path.open("rb") as file:
@@ -169,7 +169,7 @@ def outcome_of(run: Path) -> str | None:
 
 
 def _slurm(*command: str) -> str:
-    # sbatch passes its environment on; a job submitted from within another must not take itself for that one.
+    # sbatch passes its environment on. A job submitted from inside another job must not mistake itself for that job.
     foreign = (*LAUNCHER_PREFIXES, "SM_", "HEADRACE_")
     environ = {name: value for name, value in os.environ.items() if name in _OURS or not name.startswith(foreign)}
     try:

@@ -74,7 +74,7 @@ class SlurmOptions:
     def stop_before_end_s(self) -> int:
         """Seconds between the stop request to the hosts and the job's time limit."""
         days, dash, clock = self.time.rpartition("-")
-        # Minutes, minutes:seconds, hours:minutes:seconds; behind days, hours come first.
+        # Minutes, minutes:seconds or hours:minutes:seconds. After days and a dash, the first number is hours.
         parts = [int(part) for part in clock.split(":") if part]
         places = (3600, 60, 1) if dash or len(parts) == 3 else (60, 1)
         limit_s = int(days or 0) * 86_400 + sum(part * place for part, place in zip(parts, places, strict=False))

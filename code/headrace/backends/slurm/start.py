@@ -50,7 +50,7 @@ def submit(spec: JobSpec, given: argparse.Namespace) -> Ended | None:
     job_id = sbatch.submit(sbatch.write_run(spec, options, checkpoints))
     _say(f"{spec.job_name} is Slurm's job {job_id}; script, logs, results in {run}")
     if not given.wait:
-        _say(f"not waiting; to stop it: scancel {job_id}")
+        _say(f"not waiting; to stop the job: scancel {job_id}")
         return None
     return _follow(spec, options, job_id)
 
@@ -83,12 +83,12 @@ def _on_shared_folder(channel: Channel) -> Channel:
 
 
 def _folder(uri: str, what: str) -> Path:
-    """Return the path of a folder that all nodes must see. Raise `InputError` for an address, except file://."""
+    """Return the path of a shared folder. Raise `InputError` for a URI other than file://, or for a line break."""
     if "://" in uri.removeprefix("file://"):
         raise InputError(f"{what} is {uri}; on Slurm give a folder that all nodes see")
     path = as_given(uri).absolute()
     if "\n" in str(path):
-        raise InputError(f"{what} is {str(path)!r}; a name may have no line breaks")
+        raise InputError(f"{what} is {str(path)!r}; a path must have no line breaks")
     return path
 
 

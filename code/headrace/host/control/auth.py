@@ -133,7 +133,7 @@ class ClientAuth:
         return encode(nonce=self._nonce)
 
     def greeted(self, message: bytes) -> None:
-        """Begin the session, from the reply to `hello`. Raises `Refused` if the server does not hold the secret."""
+        """Begin the session. `message`: the reply to `hello`. Raises `Refused` if the server lacks the secret."""
         record = decode(message)
         self._server_nonce = _text(record, "nonce")
         proof = _mac(self._secret, "server", self._host, self._nonce, self._server_nonce)

@@ -10,7 +10,7 @@ Importing this module sets two environment variables, because gRPC reads them wh
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures.thread  # imported before any fork, for which it prepares its lock
+import concurrent.futures.thread  # imported before any fork, so that it can make its lock safe for forks
 import contextlib
 import functools
 import itertools
@@ -32,10 +32,10 @@ from headrace.job.settings import CONTROL_HOSTS_VARIABLE
 
 SERVICE = "headrace.Control"
 MAX_MESSAGE_BYTES = 256 * 1024
-"""Limit of a call in bytes. It is small because clients can send calls before they are authenticated."""
+"""Limit on a call in bytes. It is small because clients can send calls before they are authenticated."""
 MAX_REPLY_BYTES = 16 << 20
-"""Limit of a reply in bytes. The longest reply is a dnn host's status, with a count of batches for each of its ranks
-and each worker. With 8 ranks on the host, and 8,000 workers on 1,000 hosts, it has 5 MB."""
+"""Limit on a reply in bytes. The longest reply is a dnn host's status. In the status, each rank of the host has counts
+for every worker of the job. With 8 ranks on the host, and 8,000 workers on 1,000 hosts, the status takes 5 MB."""
 CALL_TIMEOUT_S = 3.0
 REFUSAL_LOG_INTERVAL_S = 5.0
 SILENT_MS = 5000
@@ -49,7 +49,7 @@ StreamHandler = Callable[[Body, AsyncIterator[bytes]], Coroutine[Any, Any, Body]
 
 
 def control_hosts() -> dict[str, str]:
-    """Return `ADDRESS:PORT` of each control channel, by host name, from the variable that mpirun and ranks inherit."""
+    """Return `ADDRESS:PORT` of the control channels, keyed by host, from the variable that mpirun and ranks inherit."""
     return dict(pair.split("=", 1) for pair in os.environ.get(CONTROL_HOSTS_VARIABLE, "").split(",") if pair)
 
 
@@ -90,7 +90,7 @@ class ControlServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Let replies under way arrive: by its reply the leader knows that this host has received the outcome.
+        # Let replies under way arrive: this host's reply tells the leader that the host has received the outcome.
         with contextlib.suppress(TimeoutError):
             self._await(self._server.stop(STOP_GRACE_S), STOP_GRACE_S + 1.0)
         self._end_loop()
@@ -136,7 +136,7 @@ class ControlServer:
         return grpc.unary_unary_rpc_method_handler(handle)
 
     def _stream(self, name: str, take: StreamHandler) -> grpc.RpcMethodHandler:
-        """Return the handler of a stream. Its first message is signed, and describes the unsigned chunks after it."""
+        """Return a stream's handler. A stream's first message is signed, and describes the unsigned chunks after it."""
 
         async def handle(messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> bytes:
             try:
@@ -208,7 +208,7 @@ class ControlClient:
             if error.code() == grpc.StatusCode.UNAUTHENTICATED:
                 self._auth = None  # The host was restarted, or our secret is wrong: begin a new session.
             if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
-                # After an outage TCP waits as long again before it retransmits; a new connection does not.
+                # TCP may wait as long as an outage took before it retransmits. A new connection does not wait.
                 self._channel.close()
                 self._open()
             raise ControlError(f"{error.code().name.lower()}: {error.details()}") from error

@@ -16,13 +16,13 @@ from headrace.job.settings import PLACEHOLDER_SECRET, SECRET_VARIABLE, Settings
 def with_secret(settings: Settings, topology: Topology, environ: Mapping[str, str], rank: object = None) -> Settings:
     """Return the settings with the secret by which the job's hosts authenticate each other.
 
-    A job without a secret of its own gets one derived from its ARN, or a random one if it has only one launcher.
+    A job that was given no secret gets a random one if it has only one launcher, else one derived from its ARN.
 
     Args:
         rank: this launcher's rank, if SageMaker's toolkit starts a launcher for each rank; else None.
 
     Raises:
-        InputError: the job has neither a secret nor an ARN.
+        InputError: the secret is --dry_run's placeholder, or a job of several launchers has no secret and no ARN.
     """
     if settings.secret == PLACEHOLDER_SECRET:
         raise InputError(f"{SECRET_VARIABLE} is the placeholder that --dry_run prints: set it to a random text")
@@ -45,5 +45,5 @@ def with_secret(settings: Settings, topology: Topology, environ: Mapping[str, st
 
 
 def derived_secret(job_arn: str) -> str:
-    """Return a secret derived from the job's ARN, for a job without one. Anyone who knows the ARN can compute it."""
+    """Derive a secret from the job's ARN if no secret was given. Anyone who knows the ARN can compute the secret."""
     return hashlib.sha256(b"headrace:" + job_arn.encode()).hexdigest()

@@ -17,7 +17,7 @@ from headrace.job.settings import MLFLOW_URI_VARIABLE, without_password
 
 
 def open_exporters(plan: HostPlan, log: HostLog) -> list[Exporter]:
-    """Return the leader's exporters. An exporter that cannot open its destination logs why, and drops its records."""
+    """Return the leader's exporters. If an exporter cannot open its destination, it logs why and drops its records."""
     port, job_name, path = plan.settings.metrics_port, plan.settings.job_name, plan.paths.output_dir / METRICS
     folder = plan.paths.output_dir / TENSORBOARD
     exporters = [
@@ -34,7 +34,7 @@ def open_exporters(plan: HostPlan, log: HostLog) -> list[Exporter]:
 
 
 def to_file(path: Path) -> Write:
-    """Return a function that appends records to a file in one write, because rank 0 also appends to this file."""
+    """Return a function that appends records to a file. Rank 0 also appends to this file, so each call is one write."""
 
     def write(records: Sequence[Record]) -> None:
         # Rank 0 writes the steps, and the summary has its own file.

@@ -12,8 +12,8 @@ from typing import Any
 from headrace.job.settings import without_password
 
 Record = Mapping[str, Any]
-"""A record of figures: `time`, and the figures of one kind. The kinds are: rank 0's step (`step`, `step_ms`, …),
-`groups`, `workers`, an event (`event` and `what`), and the job's `summary`."""
+"""A record has `time` and the keys of its kind. The kinds are: rank 0's step (`step`, `step_ms`, …), groups (`groups`),
+workers (`workers`), an event (`event` and `what`), and the job's summary (`summary`)."""
 Write = Callable[[Sequence[Record]], None]
 MOST_WAITING = 1000
 """The number of records that may wait to be written; further ones are dropped."""

@@ -57,7 +57,7 @@ class MlflowRun:
         for part, figures in [*record.get("groups", {}).items(), *record.get("workers", {}).items()]:
             values |= {f"{part}/{name}": value for name, value in figures.items()}
         for name, value in record.get("summary", {}).get("final_metrics", {}).items():
-            if value is not None:  # None stands for what is no number
+            if value is not None:  # None stands for NaN and infinity
                 values[f"final/{name}"] = value
         values |= {name: record["summary"][name] for name in OF_A_JOB if "summary" in record}
         stamp = int(record["time"] * 1000)

@@ -35,11 +35,11 @@ from headrace.job.settings import Settings
 from headrace.outcome import RootCause
 
 END_S = 30.0
-"""Seconds that MPI may take to end once every rank has logged that it leaves MPI, or a rank has failed."""
+"""Seconds that MPI may take to end after a rank has failed, or after all ranks have logged that they leave MPI."""
 ABORT_S = 5.0
-"""Seconds that ranks may take to end once their preflight has failed."""
+"""Seconds that all ranks may take to end after the preflight has failed."""
 ORTED_PATIENCE_S = 8.0
-"""Seconds to wait for mpirun once an MPI daemon has ended: mpirun knows which rank failed, and reports it later."""
+"""Seconds to wait, after an MPI daemon has ended, for mpirun to report which rank failed. The report comes later."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Verdict:
 
     cause: RootCause
     stalled: bool = False
-    """Whether to print the ranks' stacks."""
+    """Whether the ranks have stalled. If so, the leader has their stacks printed."""
     ask_ranks: bool = False
     """Whether to look in the ranks' output for the rank that failed first, and take its failure as the root cause."""
 
@@ -103,10 +103,10 @@ class Decider:
         )
 
     def is_over(self, now: float) -> bool:
-        """Return whether to terminate MPI: True from `END_S` seconds after the last rank logged that it leaves MPI."""
+        """Return whether to terminate MPI. It may run for `END_S` seconds after all ranks logged that they leave it."""
         over = now > self.ranks.ends_by
         if over:
-            self._log.say(f"MPI still runs {END_S:g} s after all ranks have ended their scripts; terminating it")
+            self._log.say(f"{END_S:g} s after all ranks have ended their scripts, MPI still runs: terminating MPI")
         return over
 
     def verdict(self, now: float, stepping: bool) -> Verdict | None:
@@ -163,11 +163,11 @@ class Decider:
         present = self._hosts.present().items()
         starting = [host for host, status in present if host in among and not status.get("servers_started")]
         return ([f"first contact with {', '.join(silent)}"] if silent else []) + (
-            [f"the servers of {', '.join(starting)} to be started"] if starting else []
+            [f"the servers on {', '.join(starting)} to start"] if starting else []
         )
 
     def _failed_host(self, now: float) -> RootCause | None:
-        """Return another host's failure, or None. If an MPI daemon ended, mpirun first gets time to say why."""
+        """Return another host's failure, or None. The end of an MPI daemon counts only after `ORTED_PATIENCE_S`."""
         for status in self._hosts.present().values():
             if not isinstance(status.get("failure"), dict):
                 continue
@@ -205,7 +205,7 @@ class RankWatch:
         self.starts_by = math.inf
         """Deadline for the preflight to begin, in monotonic seconds; infinity without a preflight or once it runs."""
         self.ends_by = math.inf
-        """Deadline for MPI to end, in monotonic seconds; infinity until every rank has logged that it leaves."""
+        """Deadline for MPI to end, in monotonic seconds; infinity until all ranks have logged that they leave."""
         self.aborts_by = math.inf
         """Deadline for all ranks to end, in monotonic seconds; infinity until a rank has failed."""
 
@@ -215,7 +215,7 @@ class RankWatch:
             self.starts_by = now + self._settings.preflight_timeout_s
 
     def take_event(self, event: Event, now: float) -> None:
-        """Lift the preflight's deadline when it begins. Set end deadlines on failure, or when all ranks leave MPI."""
+        """Update the deadlines after a log event of a rank."""
         if event.name == PREFLIGHT_STARTED:
             self.starts_by = math.inf
         elif event.name == PREFLIGHT_FAILED:
@@ -264,7 +264,7 @@ class StopRequest:
         if self._asked_at is None:
             self._asked_at, self._checkpoints_before = now, self._checkpoints
             if can_save:
-                self._log.say(f"{asked[0]} got {asked[1]}: asking for a checkpoint, then ending")
+                self._log.say(f"{asked[0]} received {asked[1]}: asking rank 0 for a checkpoint, then ending the job")
                 (self._signal_dir / STOP_REQUEST).touch()
         saved = self._checkpoints > self._checkpoints_before
         return asked if not can_save or saved or now - self._asked_at > self._grace_s else None

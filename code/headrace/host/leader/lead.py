@@ -238,7 +238,7 @@ class Leader:
         for lease in self._leases:
             lease.deliver(outcome)
         run.supervisor.teardown()
-        # As before the end, a host is lost only after a whole lease: on a bad link a call or two may fail.
+        # Here too, a host is lost only after a whole lease: on a bad link, a call or two may fail.
         run.wait_until(lambda: set(hosts.names) <= {*hosts.informed, *hosts.lost}, run.plan.settings.lease_s)
         for lease in self._leases:
             if lease.host not in hosts.informed and lease.host not in hosts.lost:

@@ -19,7 +19,7 @@ STEPPING_INTERVAL_S = 2.5
 FIGURES = ("cpu", "memory", "suspended", "received")
 """Measurements in a host's status, which change all the time. If only they change, the main loop is not woken."""
 RENEWALS_PER_LEASE = 4
-"""Minimum number of calls within a lease, for a host that answers without delay."""
+"""Minimum number of times that the leader calls a host in `lease_s` seconds, if the host answers without delay."""
 
 
 class Lease:

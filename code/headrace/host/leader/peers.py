@@ -10,7 +10,7 @@ from headrace.host.inbox import HostAnswered, HostInformed, HostSilent, Stamped
 
 
 class Hosts:
-    """The other hosts as the main loop's events describe them. Uses no clock and no socket."""
+    """What the leader knows of the other hosts. It learns this from the main loop's events, with no clock or socket."""
 
     def __init__(self, hosts: tuple[Host, ...], lease_s: float) -> None:
         self.names = tuple(host.name for host in hosts)
@@ -26,7 +26,7 @@ class Hosts:
         self._lease_s = lease_s
 
     def take(self, stamped: Stamped) -> None:
-        """Note an event, if it concerns another host."""
+        """Record what an event says about another host; ignore other events."""
         at, happening = stamped
         if isinstance(happening, HostAnswered):
             self.statuses[happening.host] = happening.status

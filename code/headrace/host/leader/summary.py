@@ -36,7 +36,7 @@ class JobTimes:
         return stage in self._reached
 
     def train_s(self) -> float | None:
-        """Return the seconds from the first step, else from the trainer's start, to the end; None if neither came."""
+        """Return the seconds from the first step to the end. No step: from the trainer's start. No start: None."""
         begin = self._reached.get("first_step", self._reached.get("trainer_started"))
         return None if begin is None else self._reached["end"] - begin
 
@@ -68,7 +68,7 @@ def write_summary(
     """Write the leader's `summary.json` and return its content. If it cannot be written, the log says so.
 
     Args:
-        another_follows: True for a first summary: a fuller one follows, and needs the file of rank 0's report again.
+        another_follows: True for a first summary: rank 0's report file is kept for the fuller summary that follows.
     """
     plan, service, output_dir = run.plan, run.service, run.plan.paths.output_dir
     # A first summary is in a hurry, so it uses the published status: a new one takes long on a busy machine.

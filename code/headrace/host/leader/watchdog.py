@@ -14,7 +14,7 @@ from headrace.host.mpi.output import RankLog
 from headrace.outcome import RootCause
 
 STILL_S = 10.0
-"""Ranks that wait for each other have hung if no main thread moves in its code for this many seconds."""
+"""If ranks wait for each other and no main thread moves for this many seconds, the ranks count as hung."""
 _REDUCERS = " or ".join(each.stall_words.reducer for each in FRAMEWORKS.values() if each.stall_words)
 
 
@@ -23,7 +23,7 @@ class StallWatchdog:
 
     A step, batch or collective is progress. So is a move: a rank's main thread reaches another place in its code. Until
     the first step, batch or collective, a printed line counts as a move. While an allreduce waits for a rank, moves are
-    ignored, as that rank may loop for ever. An earlier file time counts like a later one: the wall clock may jump back.
+    ignored, as that rank may loop for ever. A file's new time counts even if it is earlier: clocks may be set back.
     """
 
     def __init__(self, signal_dir: Path, timeout_s: float, start_timeout_s: float, now: float) -> None:
@@ -54,15 +54,15 @@ class StallWatchdog:
         self._seen, self._moved = seen, moved
         silence_s = now - self._last_progress
         self._deadlocked = not self.stepped and ranks.wait_for_each_other and now - self._moved_at > STILL_S
-        # Before the first step ranks import, download and compile, which may take as long as a start may.
+        # Before the first step, ranks import, download and compile. All this may take as long as a job's start.
         limit_s = STILL_S if self._deadlocked else self._timeout_s if seen else self._start_timeout_s
         return silence_s if silence_s > limit_s else None
 
     @property
     def limit_name(self) -> str:
-        """The setting that limits the time without progress, or the reason for the shorter limit `STILL_S`."""
+        """Text that names the setting that limits time without progress, or says why the limit is only `STILL_S`."""
         if self._deadlocked:
-            return f"and {_REDUCERS} reports that all ranks are missing in a collective"
+            return f"{_REDUCERS} reports each rank as missing from some collective"
         return "stall_timeout_s" if self._seen else "startup_timeout_s"
 
     def _files(self, prefix: str) -> dict[str, int]:
@@ -99,9 +99,9 @@ def diagnose(
     suspended = [(host, name) for host, status in statuses.items() for name in status.get("suspended", [])]
     if suspended:
         host, name = suspended[0]
-        waits = {"rank": " for it in an allreduce", "mpirun": ""}
-        waited = waits.get(name.rstrip("0123456789"), " for data" if waited_for else "")
-        return RootCause(host, name, f"{stalled}: {name} is suspended, and the trainer waited{waited}")
+        waits = {"rank": "waited for it in an allreduce", "mpirun": "waited"}
+        waited = waits.get(name.rstrip("0123456789"), "waited for data" if waited_for else "waited")
+        return RootCause(host, name, f"{stalled}: {name} is suspended, and the trainer {waited}")
     if ranks.all_ended:
         why = (
             "the script has ended on all ranks, but their processes have not: look for a non-daemon thread, an exit "
@@ -119,7 +119,7 @@ def diagnose(
     elif missing:
         host, name = missing[0]
         others = ", ".join(name for _, name in missing)
-        return RootCause(host, name, f"{stalled}: the other ranks waited for {others} in an allreduce")
+        return RootCause(host, name, f"{stalled}: {others} did not join an allreduce, so the other ranks waited")
     elif waited_for:
         why = f"all ranks waited for {waited_for}"
     else:

@@ -21,7 +21,7 @@ class _Receipt:
 
 
 def workers(names: Mapping[str, str], statuses: Statuses) -> dict[str, Any]:
-    """Return the summary's figures of each worker, by its name.
+    """Return a dict from each worker's name (HOST/NAME) to the worker's figures in the summary.
 
     `batches` is the count since the start. `share` maps each rank to the part of its batches that came from this
     worker, 0 to 1. `batches_per_s` and `bytes_per_s` are summed over all ranks, and measured from each rank's first
@@ -29,7 +29,7 @@ def workers(names: Mapping[str, str], statuses: Statuses) -> dict[str, Any]:
     mean number of processors that the worker's processes kept busy since the first step.
 
     Args:
-        names: HOST/NAME of each worker by HOST:PORT, see `DataService.worker_names`.
+        names: maps each worker's ADDRESS:PORT to its HOST/NAME; see `DataService.worker_names`.
     """
     receipts = list(_receipts(statuses))
     zero = {"batches": 0, "batches_per_s": 0.0, "bytes_per_s": 0.0} if receipts else dict.fromkeys(FIGURES)
@@ -55,7 +55,7 @@ class WorkersOverTime:
         self._before: dict[str, _Receipt] = {}
 
     def look(self, statuses: Statuses) -> dict[str, dict[str, float]]:
-        """Return the rates since the last call, by worker; empty at the first call."""
+        """Return a dict from each worker's name to its rates since the last call; empty at the first call."""
         found: dict[str, dict[str, float]] = {}
         for rank, _, last in _receipts(statuses):
             before, self._before[rank] = self._before.get(rank), last

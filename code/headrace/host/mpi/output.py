@@ -35,14 +35,14 @@ _SIGNALLED = re.compile(
 _LEFT = re.compile(r"mpirun has exited due to process rank (?P<rank>\d+) with PID")
 # Open MPI's two lines about a rank that ended with an exit code of its own.
 _LEFT_RANK, _LEFT_CODE = re.compile(r"^\s*Process name: \[\[\d+,\d+\],(\d+)\]"), re.compile(r"^\s*Exit code: +(\d+)$")
-# Open MPI's words about a lack of space or descriptors, after which it may never end.
+# Open MPI's words about a lack of space or descriptors. After these words, Open MPI may never end.
 _LACKS = re.compile(r"(?:PMIX ERROR|ORTE_ERROR_LOG): (?P<what>OUT-OF-RESOURCE|[^:]*system limit[^:]*) in file")
 _NO_MPI = re.compile(r"Local abort before MPI_INIT")
 _STALL_WORDS = [each.stall_words for each in FRAMEWORKS.values() if each.stall_words]
 MOST_TOLD = 4
 """The largest number of ranks in a message about where ranks wait."""
 _EXITED = re.compile(r"raised SystemExit: \d+")
-"""Matches the failure of a script that called `sys.exit`. Such a script has printed why, as click does."""
+"""Matches a failure by `sys.exit(NUMBER)`. The script, or its library (such as click), has then printed the reason."""
 NO_ROOM = "is its disk or /dev/shm full, or are too many files open?"
 WITHOUT_A_WORD = "ended without an exception, for example by os._exit: raise one, or let the script run to its end"
 
@@ -86,7 +86,7 @@ class RankLog:
     def label(self, line: str) -> tuple[str, str]:
         """Take one line; return `(rankN, text)` if mpirun tagged it as a rank's, else `(trainer, line)`."""
         match = _TAG.match(line)
-        # mpirun also tags the middle of a line when a rank wrote it in two pieces.
+        # If a rank wrote a line in two pieces, mpirun has also tagged the second piece, within the line.
         who, text = (f"rank{match['rank']}", _TAG.sub("", line)) if match else (self._trainer, line)
         event = parse_event(text)
         with self._lock:
@@ -110,7 +110,7 @@ class RankLog:
             self.reads_data |= event is not None and event.name == READS_DATA
             if event and event.name == RANK_ENDED:
                 self._ended_ranks.add(_number(event.fields.get("rank", "")))
-                self._waiting_ranks = {}  # these may just have got on; ranks that still wait say so again
+                self._waiting_ranks = {}  # their waits may be over; ranks that still wait report it again
             if event and event.name == RANK_FAILED:
                 self._fail(self._raised(event), lost_peer=event.fields.get("broken") == "1")
             elif event and event.name == PREFLIGHT_FAILED:
@@ -162,19 +162,19 @@ class RankLog:
             self._missing_ranks, self._waiting_ranks, self.waits_for_ends = {}, {}, ""
 
     def missing_in_allreduce(self) -> list[tuple[str, str]]:
-        """Return `(host, rank)` of ranks that others wait for, from the framework's warnings or ranks' reports."""
+        """Return `(host, rank)` of ranks that others wait for. Framework warnings or ranks' reports tell which."""
         with self._lock:
             missing = list(self._missing_ranks)
             if self._waiting_ranks and not missing:
                 everyone = range(self.world_size)
                 silent = [rank for rank in everyone if rank not in self._waiting_ranks]
-                # If several are silent, some may wait where it cannot be seen, such as for a GPU.
+                # If several ranks are silent, some of them may wait without reporting it, for a GPU for example.
                 missing = silent if len(silent) == 1 else [] if silent else list(everyone)
             return [(self._host_of(rank), f"rank{rank}") for rank in missing]
 
     @property
     def wait_for_each_other(self) -> bool:
-        """True if the framework reports every rank as missing: the ranks wait for ever, in different collectives."""
+        """True if the framework reports every rank as missing from some collective. Then all ranks wait for ever."""
         with self._lock:
             return len(self._missing_ranks) == self.world_size > 1
 
@@ -208,7 +208,7 @@ class RankLog:
         return self._of_rank(ended, why)
 
     def _fail(self, cause: RootCause, lost_peer: bool = False) -> None:
-        """Record the first failure. A later report of a killed rank replaces a broken connection to a peer."""
+        """Record the first failure. If only a lost connection is recorded, a killed rank's failure replaces it."""
         if self._first_failure is None or (self._lost_peer and cause.signal):
             self._first_failure, self._lost_peer = cause, lost_peer
 

@@ -1,4 +1,4 @@
-"""Find the ranks that run on this host, find the suspended ones, and print the stacks of all."""
+"""Find the ranks that run on this host, find those that are suspended, make all of the host's ranks print stacks."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def orted_arguments(words: list[str]) -> list[str]:
 def main() -> int:
     try:
         address, arguments = sys.argv[1], orted_arguments(sys.argv[2:])
-        # mpirun names a host by its address or, if that is a name, by the first part of the name.
+        # mpirun passes the host's address. If the address is a name, mpirun passes only the part before the first dot.
         hosts = control_hosts()
         known = {name: (where, name) for name, where in hosts.items()}
         known |= {where.rpartition(":")[0]: (where, name) for name, where in hosts.items()}

@@ -11,7 +11,7 @@ from headrace.events import Event
 from headrace.host.host_plan import HostPlan
 
 Report = Mapping[str, Any]
-"""A report of a host's servers, as JSON-ready data; only the service that made it reads it."""
+"""A report on a host's servers, as JSON values. A data service reads only its own reports."""
 KINDS = ("dispatcher", "worker")
 """Kinds of servers whose restarts every summary counts. The count is 0 if a job has no such servers."""
 WORKER_NICENESS_BESIDE_TRAINER = 19
@@ -36,7 +36,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Decision:
-    """A decision that the leader makes once for all hosts, and logs as text (`note`) and as `event` with `fields`."""
+    """A decision that the leader makes once for all hosts. It logs a text (`note`) and an event (`event`, `fields`)."""
 
     event: str
     fields: Mapping[str, str]
@@ -51,8 +51,8 @@ class DataService:
 
     mode = "local"
     """The mode in the summary: `service` or `local`."""
-    waited_for = "data, or hung in the script itself"
-    """What ranks wait for, as it ends the watchdog's message `all ranks waited for …`."""
+    waited_for = "data, or the script itself hangs"
+    """What ranks wait for, in words that complete the watchdog's message `all ranks waited for …`."""
 
     def __init__(self, plan: HostPlan) -> None:
         self._plan, self._topology, self._settings = plan, plan.topology, plan.settings
@@ -64,7 +64,7 @@ class DataService:
         return []
 
     def take_event(self, event: Event) -> None:
-        """Note a log event of one of this host's servers."""
+        """Take note of an event that a server of this host has logged."""
 
     def report(self) -> Report:
         """Return a copy of this host's report. The leader gets it when it next renews this host's lease."""
@@ -94,7 +94,7 @@ class DataService:
         return None
 
     def worker_names(self) -> Mapping[str, str]:
-        """Return HOST/NAME of each server that makes batches, by the HOST:PORT from which ranks receive them."""
+        """Return a dict from ADDRESS:PORT, where ranks receive batches, to HOST/NAME of the server that makes them."""
         return {}
 
     def ready(self, reports: Mapping[str, Report]) -> int:
@@ -108,7 +108,7 @@ class DataService:
     # For services that make batches in `num_of_data_workers` servers per host.
 
     def _workers(self, host: Host) -> dict[str, int]:
-        """Return the servers of a host that make batches: their ports, by name."""
+        """Return a dict from name to port, for those servers of a host that make batches."""
         settings = self._settings
         if settings.local_workers == "off" and self._topology.is_hetero and host.role == "dnn":
             return {}
@@ -116,7 +116,7 @@ class DataService:
         return {"worker" if count == 1 else f"worker-{number}": first + number for number in range(count)}
 
     def _workers_by_address(self, port_offset: int = 0) -> dict[str, str]:
-        """Return HOST/NAME of all servers that make batches, by ADDRESS:PORT."""
+        """Return a dict from ADDRESS:PORT to HOST/NAME, for all servers that make batches."""
         return {
             f"{self._settings.endpoint(host.name).address}:{port + port_offset}": f"{host.name}/{name}"
             for host in self._topology.hosts

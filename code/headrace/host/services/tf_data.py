@@ -96,7 +96,7 @@ class TfDataService(DataService):
         unable = sorted(worker for worker, protocol in offers.items() if protocol == GRPC)
         protocol = GRPC if unable else next(iter(offers.values()))
         slow = bool(unable) and len(unable) < len(offers)
-        note = f"batches travel over gRPC, at half the rate: {', '.join(unable)} cannot send faster" if slow else ""
+        note = f"batches travel over gRPC, at half speed: no headrace transfer on {', '.join(unable)}" if slow else ""
         return Decision("data_transfer", {"protocol": protocol}, note)
 
     def worker_names(self) -> Mapping[str, str]:
@@ -109,7 +109,7 @@ class TfDataService(DataService):
     def missing(self, reports: Mapping[str, Report], without: Collection[str]) -> list[str]:
         expected, registered = self._expected(without), self.ready(reports)
         if not self._decided:
-            return [f"{expected - len(self._all_offers(reports, without))} tf.data workers to start"]
+            return [f"tf.data workers: {expected - len(self._all_offers(reports, without))} not started yet"]
         where = self._topology.dispatcher_host.name
         return [f"tf.data workers: {registered} of {expected} registered at {where}"] if registered < expected else []
 
@@ -121,7 +121,7 @@ class TfDataService(DataService):
         return sum(len(self._workers(host)) for host in self._topology.hosts if host.name not in without)
 
     def _all_offers(self, reports: Mapping[str, Report], without: Collection[str]) -> dict[str, str]:
-        """Return the protocol that each worker has reported so far, by `HOST/NAME` of the worker."""
+        """Return a dict from `HOST/NAME` to protocol, for the workers that have reported a protocol so far."""
         found: dict[str, str] = {}
         for host, report in reports.items():
             offers = report.get("offers")

@@ -20,7 +20,7 @@ class TorchFeed(DataService):
     """The feed servers of a job."""
 
     mode = "service"
-    waited_for = "each other, or for data from the feed servers"
+    waited_for = "data from the feed servers, or for each other"
 
     def __init__(self, plan: HostPlan) -> None:
         super().__init__(plan)
@@ -32,7 +32,7 @@ class TorchFeed(DataService):
         environ = {
             "CUDA_VISIBLE_DEVICES": "-1",
             **python_path(plan.source_dir, plan.environ),
-            # A script, or Lightning, may ask MPI for its rank. It has none here, and MPI then needs no daemon.
+            # With this set, MPI needs no daemon when a script or Lightning asks it for a rank. Feed servers have none.
             "OMPI_MCA_ess_singleton_isolated": "1",
             STALL_TIMEOUT_VARIABLE: str(math.ceil(settings.stall_timeout_s)),
         }

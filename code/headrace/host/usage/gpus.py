@@ -45,9 +45,9 @@ class Gpus:
     def report(self) -> dict[str, Any] | None:
         """Return the figures since `mark`, or None without GPUs.
 
-        `count` is the number of GPUs. `samples` counts samples of their mean utilization, 0 to 1. `busy` is the sum of
-        the samples, and `utilization` their mean. `memory_bytes` is the highest memory use of all GPUs together, and
-        `memory_total_bytes` is the size of their memory.
+        `count` is the number of GPUs. A sample is the mean utilization of all GPUs, from 0 to 1. `samples` is the
+        number of samples, `busy` is their sum, `utilization` their mean. `memory_bytes` is the highest memory use of
+        all GPUs together, and `memory_total_bytes` is the size of the GPUs' memory.
         """
         with self._lock:
             if not self._count:

@@ -86,9 +86,9 @@ class ResourceUsage:
         """Return the use since `mark`. `Gpus.report` explains the field `gpu`. The other fields are:
 
         `utilization`: used share of the host's `cpus`, 0 to 1. `seconds`: CPU seconds by kind of child (`worker`, …).
-        `seconds_by_name`: the same by child. `since`: start, on the monotonic clock. `over_s`: seconds since then.
-        `memory_bytes`: sum of the children's resident sizes, each with its shared memory. `most_memory_bytes`: its
-        maximum. `memory_total_bytes`: the machine's memory. `network_bytes`: `in`, `out`; None on a shared network.
+        `seconds_by_name`: the same by child. `since`: monotonic time of `mark`. `over_s`: seconds since then.
+        `memory_bytes`: sum of the children's resident sizes, each with shared memory. `most_memory_bytes`: largest sum
+        since `mark`. `memory_total_bytes`: the machine's memory. `network_bytes`: `in`, `out`; None on shared networks.
         """
         if self._frozen:
             return self._frozen
@@ -117,7 +117,7 @@ class ResourceUsage:
         }
 
     def resident_bytes(self) -> dict[str, int]:
-        """Return the resident sizes of the largest processes, as last seen, in bytes by pid."""
+        """Return a dict from pid to resident bytes, as last seen, for the largest processes."""
         sizes = sorted(((size, pid) for pid, (_, size) in self._resident.items()), reverse=True)
         return {str(pid): size for size, pid in sizes[:REPORTED_SIZES]}
 

@@ -1,6 +1,6 @@
-"""Detection of processes that the kernel killed for lack of memory, by the kernel's counters.
+"""Find out, from the kernel's counters, whether the kernel has killed a process for lack of memory.
 
-The parent of such a process sees only SIGKILL. The kernel counts its kills in a container's memory cgroup (v2's
+The parent of a killed process sees only SIGKILL. The kernel counts its kills in a container's memory cgroup (v2's
 memory.events, v1's memory.oom_control) and for the whole machine (oom_kill in /proc/vmstat, since Linux 4.13).
 """
 
@@ -48,7 +48,7 @@ def _cgroup_files(root: Path) -> list[Path]:
     for line in lines:
         number, _, rest = line.partition(":")
         controllers, _, group = rest.partition(":")
-        # In a container the group's path may be the machine's, but the mount has the container's own group at its top.
+        # In a container, `group` may be the path on the machine, but the mount's root is the container's own group.
         places = [group.strip("/"), ""]
         if number == "0" and not controllers:
             found += [mount / place / "memory.events" for place in places]
@@ -71,7 +71,7 @@ class KernelKills:
         self._rose: dict[str, float] = {}
 
     def just_now(self) -> str:
-        """Return where a kill was found within `JUST_NOW_S`: `here` (this container), `machine`, or "" (no kill)."""
+        """Return where a kill was seen in the last `JUST_NOW_S` s: `here` (this container) or `machine`; "" if none."""
         now = self._clock()
         for file, count in self._read().items():
             if count > self._counts.get(file, 0):
@@ -80,12 +80,12 @@ class KernelKills:
         files = [file for file, at in self._rose.items() if at >= now - JUST_NOW_S]
         if any("cgroup" in file for file in files):
             return "here"
-        # If the container's own counter has not risen, the machine's does not count.
+        # If the container has its own counter (memory.events), which has not risen, the machine's does not matter.
         return "machine" if files and not any(file.endswith("memory.events") for file in self._counts) else ""
 
 
 def explained(cause: RootCause, memory: Mapping[str, Any]) -> RootCause:
-    """Return the root cause. If the kernel killed its process for lack of memory, its message says so, with a remedy.
+    """Return `cause`. If the kernel killed the process for lack of memory, add this reason and a remedy to the message.
 
     Args:
         memory: the memory report of the cause's host (`HostState.status`): `killed`, from `KernelKills.just_now`, and
@@ -98,7 +98,7 @@ def explained(cause: RootCause, memory: Mapping[str, Any]) -> RootCause:
     who = "it" if str(cause.pid) in held else "the largest process here"  # mpirun does not always know a rank's pid
     size = held.get(str(cause.pid), max(held.values(), default=0))
     last = f" ({who} held {size / 2**30:.1f} GiB when last seen)" if size else ""
-    advice = _ADVICE.get(cause.process.split("-")[0].rstrip("0123456789"), "less memory in use at once on this host")
+    advice = _ADVICE.get(cause.process.split("-")[0].rstrip("0123456789"), "lower peak memory use on this host")
     return replace(
         cause,
         message=f"{cause.message}: {_REASON}{sure}{last}. What helps: {advice}; or more memory on this host",

@@ -1,4 +1,4 @@
-"""Checked and timed tests of MPI: messages between two ranks, a broadcast, a gather with averaging, an allreduce."""
+"""Time and check MPI: messages between two ranks, a broadcast, an allreduce, and a gather."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import numpy as np
 from headrace.rank.preflight.meeting import Meeting, PreflightError
 
 PING_BYTES, LOAD_BYTES, GATHERED_BYTES, REDUCED_BYTES = 8, 4 << 20, 64, 16 << 20
-"""Message sizes in bytes to test latency, bandwidth (also of broadcast), gathering of metrics, and allreduce."""
+"""Message sizes in bytes. `LOAD_BYTES` is for bandwidth and broadcast. `GATHERED_BYTES` is small, as metrics are."""
 PINGS, LOADS, ROUNDS = 200, 12, 3
 ENOUGH_S = 0.4
-"""Longest time in seconds for which one kind of message is repeated."""
+"""Seconds after which two ranks stop repeating a message, even if `PINGS` or `LOADS` is not reached."""
 ALL_PAIRS_HOSTS = 8
 """Up to this number of hosts, all pairs are tested; with more, only neighbours and the pairs of the first host."""
 NAMED_PAIRS = 3
@@ -85,7 +85,7 @@ def _there_and_back(meeting: Meeting, other: int, is_first: bool, size: int, tim
             meeting.wait([comm.Isend(got, other, PING_TAG)], what, rest=False)
             sent[0], sent[1] = got[0], number % 256
         if not np.array_equal(sent, got):
-            # The other rank may wait for another message, so this one cannot go on to report to rank 0.
+            # The other rank may wait for another message, so this rank cannot go on to report to rank 0.
             raise PreflightError(meeting.rank, f"{what}: the bytes that arrived differ from those sent", is_final=True)
         if sent[0]:
             break
@@ -93,12 +93,11 @@ def _there_and_back(meeting: Meeting, other: int, is_first: bool, size: int, tim
 
 
 def _pattern(size: int) -> Any:
-    """Return `size` test bytes: the values 0 to 250, repeated."""
     return (np.arange(size, dtype=np.uint32) % 251).astype(np.uint8)
 
 
 def try_collectives(meeting: Meeting) -> dict[str, tuple[int, float]]:
-    """Time each collective. Return its bytes per rank and best time in seconds, by its name; {} except on rank 0."""
+    """Time all collectives. On rank 0, return a dict from name to bytes per rank and best time in seconds; else {}."""
     found = {}
     for name, size, prepare in _collectives(meeting):
         times = meeting.stage(name, range(meeting.size), functools.partial(_rounds, meeting, name, prepare))

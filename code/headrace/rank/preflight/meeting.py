@@ -51,7 +51,7 @@ class Meeting:
         self._deadline = 0.0
         self._sent: list[Any] = []
         self._at_work: set[int] = set()
-        """On rank 0, while it works in a stage: the other ranks that work in this stage. Else empty."""
+        """Other ranks that run the current stage's function. Filled only on rank 0, while rank 0 runs it too."""
 
     def stage(self, what: str, members: Collection[int], work: Callable[[], Result]) -> dict[int, Result]:
         """Have the members work at the same time. Return each member's result on rank 0, and nothing on other ranks.
@@ -158,7 +158,7 @@ class Meeting:
         """
         limit = f"{self._timeout_s:g} s (preflight_timeout_s)"
         if self.rank:
-            message = f"{what} did not end within twice {limit}, and {self.name(0)} did not report why"
+            message = f"{what} did not end within 2 × {limit}, and {self.name(0)} did not report why"
             raise PreflightError(0, message, is_final=True)
         if silent := self._silent():
             names = ", ".join(self.name(rank) for rank in silent)

@@ -18,7 +18,7 @@ from headrace.tensorflow.keras.steps import Logs
 from headrace.tensorflow.ranks import collectives
 
 measured: weakref.WeakKeyDictionary[keras.Model, bool] = weakref.WeakKeyDictionary()
-"""For each model, whether this rank has `callbacks.Measure`; from the start of training, whether all ranks have it."""
+"""For each model, whether this rank has `callbacks.Measure`. The broadcast callback sets False if any rank lacks it."""
 
 
 def is_built(model: keras.Model) -> bool:
@@ -28,7 +28,7 @@ def is_built(model: keras.Model) -> bool:
 
 @contextlib.contextmanager
 def called_built(model: keras.Model) -> Iterator[None]:
-    """Set `built` while Keras saves or loads a model that has its weights. Without a `call`, Keras never sets it."""
+    """Set `built` to True while Keras saves or loads a model's weights. Keras leaves it False if there is no `call`."""
     was = model.built
     model.built = was or is_built(model)
     try:
@@ -40,20 +40,20 @@ def called_built(model: keras.Model) -> Iterator[None]:
 def build(model: keras.Model, spec: Any) -> bool:
     """Make the model's weights for batches of this element specification; return whether the model has them now.
 
-    A model with its own `train_step` may lack a `call`. Then only its first step makes the weights.
+    A model with its own `train_step` may lack a `call` method. Then only its first step makes the weights.
     """
     if is_built(model):
         return True
     inputs = spec[0] if isinstance(spec, tuple) else spec
     try:
         model(tf.nest.map_structure(lambda each: keras.KerasTensor(tuple(each.shape), each.dtype.name), inputs))
-    except Exception:  # a model may do anything when it is called without numbers
+    except Exception:  # a model may raise any error when its input is symbolic
         return False
     return is_built(model)
 
 
 def build_optimizer(model: keras.Model, optimizer: Any) -> None:
-    """Build the optimizer if the model has its weights. An optimizer built without weights would never get state."""
+    """Build the optimizer if the model's weights exist. An optimizer built without weights would never get state."""
     if optimizer is not None and not optimizer.built and is_built(model):
         optimizer.build(model.trainable_variables)
 
@@ -73,7 +73,7 @@ def broadcast_state(model: keras.Model, root_rank: int = 0) -> None:
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
-    """Starts all ranks from `root_rank`'s state before the first step, or after it if that step makes the weights.
+    """Copies the state of `root_rank` to all ranks: before the first step if all weights exist, else after this step.
 
     If one rank calls a method, all ranks must call it.
     """
@@ -96,7 +96,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
             self.after_step()
         elif self._due:
             self._before_step()
-        self._stepped = True  # the step that begins makes missing weights
+        self._stepped = True  # the step that now begins makes all missing weights
 
     def after_step(self) -> None:
         """Broadcast the state after the first step, if the weights did not exist before it."""

@@ -45,7 +45,7 @@ def measure_ideal_step(model: keras.Model, dataset: Any, batch_size: int | None 
         _build_metrics(model, made_up)
     try:
         if made_up is not None:
-            # A model may refuse zeros, such as a length or an index into a vocabulary. Then all ranks refuse them.
+            # A model may refuse zeros, for example as a length or as a vocabulary index. Then all ranks refuse them.
             with contextlib.suppress(tf.errors.InvalidArgumentError):
                 return _measured(model, dataset, made_up)
         return _measured(model, dataset, next(iter(dataset.take(1))))
@@ -110,7 +110,7 @@ def _build_metrics(model: keras.Model, batch: Any) -> None:
 def _variables(model: keras.Model, iterator: Any) -> list[tf.Variable]:
     """Return all variables that a step may write: those of the model, its optimizer and the script's own train_step.
 
-    Tracing finds variables that only `train_step` uses (a second optimizer's, averaged weights) without running it.
+    Tracing runs no step. It finds variables that only `train_step` uses: averaged weights, a second optimizer's state.
     """
     parts = [cell.cell_contents for cell in getattr(model.train_function, "__closure__", None) or ()]
     traced = [part.get_concrete_function(iterator) for part in parts if hasattr(part, "get_concrete_function")]
@@ -122,8 +122,8 @@ def _variables(model: keras.Model, iterator: Any) -> list[tf.Variable]:
 def _copied(variable: tf.Variable) -> tf.Tensor:
     """Return a copy of the variable's value in the host's memory.
 
-    If the copy shared the variable's memory, the next step would move the variable to new memory. The measured
-    steps would then use other memory than training. With a few megabytes of weights, times would differ by up to 10 %.
+    If the copy shared the variable's memory, the next step would move the variable to new memory. Measured steps and
+    training would then use different memory. With a few megabytes of weights, times would differ by up to 10 %.
     """
     with tf.device("CPU:0"):
         try:
@@ -136,7 +136,7 @@ def _says_enough(element_spec: Any, batch_size: int | None) -> bool:
     """Return whether this specification is enough to make up a batch."""
     for spec in tf.nest.flatten(element_spec):
         if not isinstance(spec, tf.TensorSpec) or spec.dtype == tf.string or spec.shape.rank is None:
-            return False  # a text may need a format
+            return False  # a string cannot be made up: the model may need a certain format
         first, *others = list(spec.shape) or [0]
         if None in others or (first is None and not batch_size):
             return False

@@ -24,7 +24,7 @@ class MetricAverageCallback(keras.callbacks.Callback):
 
     Training metrics are averaged. Held-out metrics, including counts, are exact if each rank evaluates its part of a
     held-out set (`data.split_by_rank`): the ranks' sums are added up, so parts may differ in size. All ranks must
-    evaluate, or none. If `test_step` returns other values than metrics, those of the ranks' last batches are averaged.
+    evaluate, or none. If `test_step` returns values that are not metrics, ranks average their last batches' values.
 
     Moving statistics (batch normalisation) are averaged before each evaluation and at the end of each epoch, so that
     all ranks end with the same model. Rank 0 warns once if weights or learning rates differ between ranks.
@@ -60,8 +60,8 @@ class MetricAverageCallback(keras.callbacks.Callback):
         own = {name: np.asarray(value, np.float64).tolist() for name, value in ours.items()}
         ranks = _all_or_none({"evaluates": False, "norm": norm, "rate": rate, "logs": own})
         average_moving_statistics(self.model)
-        self._compare("weights have the norm", [each["norm"] for each in ranks], epoch + 1)
-        self._compare("learning rate is", [each["rate"] for each in ranks], epoch + 1)
+        self._compare("the norm of the weights", [each["norm"] for each in ranks], epoch + 1)
+        self._compare("the learning rate", [each["rate"] for each in ranks], epoch + 1)
         if logs is not None and collectives.size() > 1:
             for name in sorted(set().union(*(each["logs"] for each in ranks))):
                 logs[name] = _plain(np.mean([each["logs"][name] for each in ranks if name in each["logs"]], axis=0))
@@ -73,10 +73,10 @@ class MetricAverageCallback(keras.callbacks.Callback):
         if high - low > TOLERANCE * abs(high) and collectives.rank() == 0 and not self._warned:
             self._warned = True
             print(
-                f"warning: after epoch {epoch} rank {values.index(low)}'s {what} {low:g}, and rank "
-                f"{values.index(high)}'s {high:g}. The ranks train different models. If they began with different "
-                "weights, give fit hvd.callbacks.BroadcastGlobalVariablesCallback(0), or call hvd.broadcast_variables "
-                "in a custom loop. Put callbacks that change the learning rate after MetricAverageCallback",
+                f"warning: after epoch {epoch} {what} is {low:g} on rank {values.index(low)} and {high:g} on rank "
+                f"{values.index(high)}. The ranks train different models. If the ranks began with different weights, "
+                "pass hvd.callbacks.BroadcastGlobalVariablesCallback(0) to fit(), or call hvd.broadcast_variables in a "
+                "custom loop. Put callbacks that change the learning rate after MetricAverageCallback",
                 flush=True,
             )
 

@@ -28,7 +28,7 @@ WEIGHTS_FILE = "model.weights.h5"
 LEDGER_FILE = "ledger.json"
 PROGRESS_FILE = "progress.json"
 EPOCH_OVER = "the resumed epoch is over"
-"""Value of `model.stop_training` that ends the resumed epoch only. If another callback sets True, training ends too."""
+"""Value of `model.stop_training` that ends only the resumed epoch. The value True ends all training."""
 
 
 class Checkpoint(StepCallback):
@@ -54,14 +54,14 @@ class Checkpoint(StepCallback):
         self._signals = SignalFiles(context.signal_dir, collectives.rank)
         self._epoch = self._batch = 0
         self._first_epoch = True
-        self._resumed = (0, 0, 1)  # steps of the first epoch made before this run, how many it had then, and ranks
+        self._resumed = (0, 0, 1)  # from the checkpoint: steps made in its epoch, steps per epoch, number of ranks
         self.skipped_steps = 0
         """Steps of the present epoch that an earlier run has made."""
         self._last_steps = 0
         self._stream: Shards | None = None
 
     def keep_stream(self, stream: Shards) -> Any:
-        """Save the state of `stream` in later checkpoints. Return its newest saved state on rank 0, else None."""
+        """Save the state of `stream` in later checkpoints. On rank 0, return its newest saved state; elsewhere None."""
         self._stream = stream
         return self._folder.record(LEDGER_FILE) if collectives.rank() == 0 else None
 
@@ -87,7 +87,7 @@ class Checkpoint(StepCallback):
         step, steps = batch + self.skipped_steps, self.steps_of_epoch()
         at_once = max(int(getattr(self.model, "steps_per_execution", 1)), 1)
         if self.skipped_steps and step + at_once >= (steps or self._last_steps):
-            self.model.stop_training = EPOCH_OVER  # after the step that begins
+            self.model.stop_training = EPOCH_OVER  # ends the epoch after the step that now begins
         if not batch or collectives.rank() != 0:
             return
         # All ranks hold the same weights, so rank 0 can save them alone.

@@ -29,9 +29,9 @@ _INSTEAD = {
 }
 """Arguments of Horovod's optimizer that would change results, each with its default and what to do instead."""
 AROUND = (
-    "with a LossScaleOptimizer around hvd.DistributedOptimizer(…) the ranks would skip different steps: write "
+    "a LossScaleOptimizer around hvd.DistributedOptimizer(…) would let the ranks skip different steps: write "
     "hvd.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(…)). If compile() has added the LossScaleOptimizer, "
-    "give fit hvd.callbacks.BroadcastGlobalVariablesCallback(0) instead"
+    "pass hvd.callbacks.BroadcastGlobalVariablesCallback(0) to fit() instead"
 )
 _applying = threading.local()
 """State of each thread. `reduced`: the gradients are averaged, so an inner optimizer must not average again."""
@@ -44,8 +44,7 @@ class Reduction:
     Args:
         compression: `Compression.none` or `Compression.fp16`, for the gradients on the wire.
         op: `Average` (default) or `Sum`.
-        sparse_as_dense: whether to send sparse gradients, such as those of `Embedding`, as whole tables: faster where a
-            step reads most rows.
+        sparse_as_dense: send sparse gradients, such as `Embedding`'s, as whole tables: faster if steps read most rows.
         num_groups: number of groups of dense gradients; each is sent as soon as it is complete. 0 means one group.
         groups: Horovod's other name for `num_groups`.
         horovods: further arguments of Horovod's optimizer; those that would change the result are refused.
@@ -146,7 +145,7 @@ def distributed_class(base: Any, how: Reduction) -> Any:
                 _applying.reduced = False
 
         def _clip_gradients(self, grads: Any) -> Any:
-            # Keras calls this first with accumulated gradients, in the steps that apply them.
+            # In a step that applies accumulated gradients, Keras passes them to this method before it uses them.
             return super()._clip_gradients(grads if _is_reduced() else how.gradients(list(grads)))
 
         def __setattr__(self, name: str, value: Any) -> None:
@@ -161,11 +160,11 @@ def distributed_class(base: Any, how: Reduction) -> Any:
 
 
 def prepare(model: keras.Model) -> None:
-    """Prepare a compiled model for its distributed optimizer; callbacks call it before Keras makes a step.
+    """Prepare a compiled model for its distributed optimizer; callbacks call `prepare` before Keras makes a step.
 
-    Under mixed_float16 `compile` wraps the given optimizer in a LossScaleOptimizer. If gradients overflow, the wrapper
-    skips the step and does not call the inner optimizer, which averages. If only rank 1 skipped step 7, its gradients
-    of step 8 would be averaged with rank 0's of step 7. So this makes the wrapper average: all ranks skip, or none.
+    Under mixed_float16, `compile` wraps the optimizer in a LossScaleOptimizer, which skips a step if gradients
+    overflow. If only one rank skipped a step, ranks would average gradients of different steps. So `prepare` makes the
+    LossScaleOptimizer average the gradients first. Then all ranks skip a step, or none does.
 
     XLA compilation, which Keras chooses by itself on a GPU, is turned off: Horovod has no XLA operations.
     """

@@ -50,7 +50,7 @@ def count_collective() -> None:
 
 
 def steps() -> int:
-    """Return how often this rank has averaged gradients, including the steps that measure the ideal step."""
+    """Return how many times this rank has averaged gradients. Steps that only measure the ideal step time count too."""
     return int(_collectives[0].numpy()) if _collectives else 0
 
 
@@ -93,8 +93,6 @@ def sample_bytes(batch_size: int) -> float:
 
 
 class _Scalars:
-    """Writer of TensorBoard's event files in a folder."""
-
     def __init__(self, folder: Path) -> None:
         with _as_pythons():
             self._writer = tf.summary.create_file_writer(str(folder))
@@ -111,7 +109,7 @@ class _Scalars:
 
 @contextlib.contextmanager
 def _as_pythons() -> Iterator[None]:
-    """Turn an error of TensorFlow, such as for a full disk, into `OSError`."""
+    """Turn an error that TensorFlow raises, for example because a disk is full, into `OSError`."""
     try:
         yield
     except tf.errors.OpError as error:

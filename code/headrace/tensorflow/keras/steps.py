@@ -15,8 +15,8 @@ class StepCallback(keras.callbacks.Callback):
     """A callback that learns of a step's end when the next step begins, or at the epoch's end.
 
     For a callback with `on_train_batch_end` that is not `async_safe`, Keras copies each step's results to the host, and
-    so waits for the device. This callback is `async_safe`: it notes when a step ended, perhaps in another thread, and
-    reads no results.
+    so waits for the device. This callback is `async_safe`, so Keras may call it in another thread. It notes the time
+    when a step ended, and reads no results.
     """
 
     async_safe = True

@@ -64,7 +64,7 @@ def _place() -> tuple[int, int]:
     if hvd.is_initialized():
         _known = int(hvd.rank()), int(hvd.size())
     elif _known is None and TrainerContext.from_environ(os.environ).signal_dir.name:
-        init()  # in a job whose script did not call it yet: without ranks, each process would take all data
+        init()  # the job's script has not called it yet; a process without a rank would take all data
         return _place()
     return _known or (0, 1)
 

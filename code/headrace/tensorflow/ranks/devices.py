@@ -30,7 +30,7 @@ def _take_gpu(local_rank: int, local_size: int) -> None:
         return
     if len(gpus) < local_size:
         if os.environ.get("CUDA_VISIBLE_DEVICES"):
-            return  # the variable gives each rank its own GPU, or lets ranks share one
+            return  # CUDA_VISIBLE_DEVICES gives each rank its own GPU, or lets ranks share one
         raise InputError(
             f"{local_size} ranks on this host, but only {len(gpus)} GPUs: give --processes_per_host {len(gpus)}"
         )

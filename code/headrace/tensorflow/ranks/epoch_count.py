@@ -1,4 +1,4 @@
-"""Decide on rank 0, from all ranks' messages, when a stream's epochs end, without threads, sockets or TensorFlow."""
+"""Decide on rank 0, from all ranks' messages, when a stream's epochs end. It uses no threads, sockets or TensorFlow."""
 
 from __future__ import annotations
 
@@ -9,22 +9,20 @@ from dataclasses import dataclass, field
 from headrace.events import WAITS_FOR_ENDS, say
 
 Numbers = tuple[int, int, int, int]
-"""A message of four numbers. To rank 0: stream, epoch, batches, flag. From rank 0: stream, epoch, limit, flags."""
+"""Message of four numbers. To rank 0: stream, epoch, batches, flag. From rank 0: stream, epoch, batch limit, flags."""
 SAY_AFTER_S = 15.0
-"""Seconds without a message about an epoch that a rank has ended. Then rank 0 names ranks that have not ended it."""
+"""Seconds that rank 0 waits for a message after a rank has ended an epoch. Then rank 0 logs which ranks have not."""
 FIRST_PATIENCE_S = 5.0
-"""Seconds that a rank with two batches waits for ranks that have none yet, so that each rank gets a batch of a short
-stream. After these seconds it goes on, since it may be the only rank that reads the stream."""
+"""Maximum seconds that a rank waits, before its second batch, until all ranks have a batch. Without this wait, one rank
+could take all batches of a short stream. The wait is limited, since other ranks may not read the stream at all."""
 ENDED = 1
 """Flag by which a rank says that it has no more batches in this epoch."""
 SOME_ENDED, ALL_ENDED, STARTED = 1, 2, 4
-"""Flags to all ranks. 1: a rank has ended, so report every batch. 2: the limit is final. 4: all have a first batch."""
+"""Flags to ranks. 1: a rank has ended, so report every batch. 2: the batch limit is final. 4: take second batches."""
 
 
 @dataclass
 class _Epoch:
-    """The state of one epoch of one stream."""
-
     counts: list[int]
     ended: set[int] = field(default_factory=set)
     told: tuple[int, int] = (0, 0)
@@ -48,7 +46,7 @@ class EpochCounter:
         self._newest: dict[tuple[int, int], int] = {}
 
     def hear(self, rank: int, numbers: Numbers | None) -> list[Numbers]:
-        """Turn a rank's message into messages to all ranks. None: the rank is gone. (-1, None): a second passed."""
+        """Return messages to all ranks. (rank, None) means that the rank is gone, (-1, None) that a second passed."""
         if numbers is None:
             self._gone |= {rank} - {-1}
             self._say_waiting()

@@ -1,10 +1,10 @@
 """End a stream of batches on all ranks after the same number of batches.
 
 A rank that made one step more than another would wait in an allreduce forever. If the number of batches is known,
-`with_steps` gives all ranks the same number without messages. The number is unknown after a filter, or for records of
-files. Then each rank tells rank 0 how many batches it has had, and rank 0 tells all ranks where to end
-(`epoch_count.py`, `messages.py`). With `uneven="pad"`, a rank with no batch left waits for the others. Each rank delays
-its second batch until all ranks have a batch, for at most `FIRST_PATIENCE_S`. Else a fast rank could take a whole short
+`with_steps` gives all ranks the same number without messages. The number is unknown after a filter, or for records in
+files. Then each rank tells rank 0 how many batches it has had, and rank 0 tells all where to end (`epoch_count.py`,
+`messages.py`). With `uneven="pad"`, a rank with no batch left waits for the others. Each rank delays its second batch
+until all ranks have a batch, for at most `FIRST_PATIENCE_S`. Otherwise a fast rank could take all batches of a short
 stream. All waiting is in TensorFlow operations. No stream calls Python, since Python could not exit during such a call.
 """
 
@@ -23,9 +23,9 @@ from headrace.tensorflow.ranks.epoch_count import ALL_ENDED, ENDED, SOME_ENDED, 
 from headrace.tensorflow.ranks.messages import Link
 
 STOP_S = 2.0
-"""Seconds that Python's exit waits for the sending thread, which may be inside TensorFlow."""
+"""Seconds that Python waits at exit for the thread that sends messages to rank 0. It may be in a call of TensorFlow."""
 _STREAMS = 1 << 32
-"""Largest number of epochs of a stream. An epoch's key in `known` is stream number × 2^32 + epoch number."""
+"""A key of `_Rank.known` is stream number × `_STREAMS` + epoch number. So epoch numbers must be below `_STREAMS`."""
 
 
 def with_steps(stream: tf.data.Dataset, steps: int, own: int = 0) -> tf.data.Dataset:
@@ -65,7 +65,7 @@ def end_together(stream: tf.data.Dataset, uneven: str, name: str) -> tf.data.Dat
 
 
 def _with_last(stream: tf.data.Dataset) -> tf.data.Dataset:
-    """Return an endless dataset of (index, whether `stream` has this batch, batch). The last batch is repeated."""
+    """Return `stream` as an endless dataset: (index, True, batch), then (index, False, last batch) again and again."""
     spec = stream.element_spec
 
     def wrapped(*batch: Any) -> tf.Tensor:
@@ -86,7 +86,7 @@ def _value(batch: tf.Tensor, spec: Any) -> Any:
 
 
 class _Rank:
-    """Exchanges messages with rank 0 about this rank's streams, in two threads. tf.data's threads never call it."""
+    """Exchanges messages with rank 0 about this rank's streams, in two threads. No tf.data thread calls this class."""
 
     def __init__(self) -> None:
         with tf.device("CPU:0"):
@@ -124,7 +124,7 @@ class _Rank:
             stream = self._streams[number]
             stream.wake()
             of_epoch, batches = stream.mine.numpy().tolist()
-            if flags & SOME_ENDED and of_epoch == epoch and batches:  # batches from before the graph saw the flag
+            if flags & SOME_ENDED and of_epoch == epoch and batches:  # the graph had these before it saw the flag
                 self._link.tell((number, epoch, batches, 0))
 
     def _close(self) -> None:
@@ -163,13 +163,13 @@ class _Stream:
         self._news.close(cancel_pending_enqueues=True)
 
     def epochs(self) -> tf.data.Dataset:
-        """Return a dataset that yields a new epoch's number. Deleting its iterator tells rank 0 of the epoch's end."""
+        """Return a one-element dataset: a new epoch's number. Deleting its iterator tells rank 0 of the epoch's end."""
 
         @tf.function(input_signature=[])
         def begin() -> tf.Tensor:
             number = tf.identity(self._begun.assign_add(1))
             with tf.control_dependencies([self.mine.assign(tf.stack([number, 0]))]):
-                self._news.enqueue(self._true)  # an operation that waits in an older epoch ends
+                self._news.enqueue(self._true)  # this ends an operation that still waits in an older epoch
             return number
 
         @tf.function(input_signature=[tf.TensorSpec([], tf.int64)])
@@ -212,7 +212,7 @@ class _Stream:
             self._tell(number, at + 1, 0)
             limit, _ = self._wait(number, lambda limit, flags: tf.logical_or(limit > at, flags & ALL_ENDED > 0))
             return tf.logical_or(limit > at, self._rank.alone)
-        with tf.control_dependencies([mine]):  # if the flag comes later, `_Rank` tells rank 0 of this batch
+        with tf.control_dependencies([mine]):  # if the flag comes after `_look`, `_Rank` tells rank 0 of this batch
             tell = tf.logical_or(at == 0, self._look(number)[1] & SOME_ENDED > 0)
         tf.cond(tell, lambda: self._tell(number, at + 1, 0), lambda: tf.constant(False))
         tf.cond(at == 1, lambda: self._wait(number, lambda _, flags: flags & STARTED > 0), lambda: self._look(number))
@@ -232,7 +232,7 @@ class _Stream:
         return tf.logical_and(limit > at, self._begun == number)
 
     def _wait(self, number: tf.Tensor, is_decided: Any) -> tuple[tf.Tensor, tf.Tensor]:
-        """Wait until rank 0 has decided on an epoch, rank 0 has ended, or this rank has begun a newer epoch."""
+        """Wait until `is_decided` accepts rank 0's answer, rank 0 has ended, or this rank has begun a newer epoch."""
 
         def undecided(limit: tf.Tensor, flags: tf.Tensor) -> tf.Tensor:
             over = tf.logical_or(self._rank.alone, self._begun > number)

@@ -30,7 +30,8 @@ _HANDSHAKE = Handshake(b"hdranks1", b"headrace ranks")
 _RANK = struct.Struct("!q")
 _MESSAGE = struct.Struct("!qqqq")
 Decide = Callable[[int, Numbers | None], Iterable[Numbers]]
-"""Function of a rank and its message (None: disconnected), or (-1, None) each second. Returns messages to all ranks."""
+"""Function that rank 0 calls with a rank and its message, or with a rank and None if the rank has disconnected. Each
+second, rank 0 calls it with -1 and None. The function returns messages to all ranks."""
 
 
 class _Hub:

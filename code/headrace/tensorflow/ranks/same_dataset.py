@@ -1,4 +1,4 @@
-"""Check that all ranks have the same dataset, by fingerprints of each graph. Raise one rank's error on all ranks."""
+"""Check that all ranks have the same dataset: compare the graphs' fingerprints. Raise one rank's error on all ranks."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from headrace.tensorflow.sharding import graphdef
 from headrace.tensorflow.sharding.dataset_graph import DatasetGraph, Node
 
 MOST_TOLD = 200
-"""The most transformations of a dataset that ranks compare."""
+"""Limit on the number of a dataset's transformations that ranks compare."""
 _ALIKE = (
-    "Make them equal on all ranks: do not shard by rank. Sort lists of files. Call adapt() of layers with unshuffled "
+    "Make the same dataset on all ranks: do not shard by rank. Sort lists of files. Give a layer's adapt() unshuffled "
     "data. Give seed= to shuffles in Python (such as …_dataset_from_directory), and to a shuffle before a take or zip. "
     "In mapped functions, draw random numbers with TensorFlow, or begin the script with "
     "keras.utils.set_random_seed. To give each rank its own dataset: data.distribute(…, shared=False)"
 )
 Found = tuple[bool, list[tuple[str, int]]]
-"""Whether a dataset is endless, and (place in the script, fingerprint) pairs, which must be equal on all ranks."""
+"""Whether a dataset is endless, and each transformation's line and fingerprint. All ranks need equal fingerprints."""
 _OF_THIS_PROCESS = ("seed", "seed2", "metadata", "container", "shared_name", "debug_name")
 """Attributes that may differ in equal datasets: names of resources, and seeds, since each process may draw its own."""
 _SEEDED_FROM = {"ShuffleDataset": 2, "ShuffleAndRepeatDataset": 2, "RandomDataset": 0}
-"""Operations with seeds, each with the index of its first input that holds a seed or a seed generator."""
+"""For each operation with seeds: the index of the first input that is a seed or a seed generator."""
 _BUILDING = b"comes in where it goes out"
 _known: weakref.WeakKeyDictionary[DatasetGraph, dict[bool, _Fingerprints]] = weakref.WeakKeyDictionary()
 
 
 def told(graph: DatasetGraph) -> list[tuple[str, int]]:
-    """Return each transformation's script line and fingerprint, inputs first: the first that differs is the cause."""
+    """Return each transformation's script line and fingerprint, inputs first. Ranks look for the first that differs."""
     nodes = [graph.sink, *itertools.islice(dict.fromkeys(graph.sink.subtree()), 1, MOST_TOLD)]
     return [place(node, seeds=False) for node in reversed(nodes)]
 
@@ -65,9 +65,9 @@ def all_endless(everyones: list[Found]) -> bool:
 
 
 def together(do: Callable[[], Any], tell: Callable[[Any], Any] = lambda own: own) -> tuple[Any, list[Any]]:
-    """Call `do` on every rank. Return this rank's result, and `tell(result)` of each rank, which is sent as JSON.
+    """Call `do` on every rank. Return this rank's result, and a list with `tell(result)` of each rank.
 
-    If the function fails on one rank, `InputError` is raised on all.
+    The values of `tell` are sent as JSON. If `do` or `tell` fails on one rank, all ranks raise `InputError`.
     """
     found: dict[str, Any] = {}
     own: Any = None
@@ -132,7 +132,7 @@ class _Fingerprints:
                 continue
             waiting.pop()
             if each not in known:
-                known.update(dict.fromkeys(missing, _BUILDING))  # a loop of old control flow
+                known.update(dict.fromkeys(missing, _BUILDING))  # a cycle: a loop of TensorFlow 1's control flow
                 known[each] = self._described(nodes[each], function, known)
 
     def _described(self, node: Any, function: str, known: Mapping[str, bytes]) -> bytes:

@@ -59,7 +59,7 @@ class Node:
 
     @cached_property
     def function_ops(self) -> set[str]:
-        """The operation types that occur in `operations`, such as `RandomUniform`."""
+        """The types of the operations in the transformation's functions and their callees, such as `RandomUniform`."""
         return {each.op for each in self.operations}
 
     @property
@@ -170,7 +170,7 @@ class DatasetGraph:
     def dataset(
         self, node: Node, new: Mapping[Node, tf.data.Dataset] | None = None, ordered: bool = False, spec: Any = None
     ) -> tf.data.Dataset:
-        """Return the dataset that ends with `node`. `new` is as in `spliced`, `ordered` as in `build`.
+        """Return the dataset whose last transformation is `node`. For `new` see `spliced`; for `ordered` see `build`.
 
         Args:
             spec: the specification of an element; without it elements are flat tuples.
@@ -195,7 +195,7 @@ class DatasetGraph:
         whole = compat.GraphDef(versions=self.definition.versions, library=self.definition.library)
         nodes = [each for each in self.definition.node if each.op != _SINK]
         read = {edge.partition(":")[0] for each in nodes if _DATASET_OP.search(each.op) for edge in each.input}
-        # A size does not depend on a dataset's large constants. Those of lookup tables stay, as they may be imported.
+        # Sizes do not depend on a dataset's large constants. Constants of lookup tables stay: tables may import them.
         whole.node.extend(graphdef.without_content(each) if each.name in read else each for each in nodes)
 
         def cardinalities() -> list[tf.Tensor]:
@@ -211,7 +211,7 @@ class DatasetGraph:
         A finite assert_cardinality is left out, since a part of the dataset has fewer elements than it asserts.
 
         Args:
-            new: variant tensors of other datasets, by the edges that they replace.
+            new: variant tensors of other datasets, by the names of the edges that they replace.
             ordered: have parallel calls keep their order, whatever the options of the whole dataset say.
         """
         part = compat.GraphDef(versions=self.definition.versions, library=self.definition.library)
@@ -241,21 +241,20 @@ class DatasetGraph:
         return tf.graph_util.import_graph_def(part, input_map=used, return_elements=[wanted])[0]
 
     def components(self, node: Node) -> list[tf.Tensor]:
-        """Return a from_tensor_slices' tensors, which all functions share. Otherwise each would hold a copy."""
+        """Return a from_tensor_slices node's tensors. All functions share them, so that no function holds a copy."""
         constants = [self.behind(edge) for edge in graphdef.arguments(node.definition)["components"]]
         for each in constants:
             if each.name not in self._tensors:
                 value = each.attr["value"].tensor
                 dtype = tf.as_dtype(value.dtype)
                 with tf.init_scope():
-                    if dtype in (tf.string, tf.variant):  # make_ndarray reads no packed text, ragged or sparse rows
+                    if dtype in (tf.string, tf.variant):  # make_ndarray reads no ragged or sparse rows, no packed text
                         self._tensors[each.name] = tf.io.parse_tensor(value.SerializeToString(), dtype)
-                    else:  # copies large arrays less often
+                    else:  # copies a large array less often than parse_tensor
                         self._tensors[each.name] = tf.constant(tf.make_ndarray(value))
         return [self._tensors[each.name] for each in constants]
 
     def makes_dataset(self, edge: str) -> bool:
-        """Return whether an edge carries a dataset."""
         if edge.startswith("^"):
             return False
         op = self.behind(edge).op

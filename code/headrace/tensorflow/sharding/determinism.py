@@ -11,8 +11,8 @@ from headrace.tensorflow.sharding.dataset_graph import Node
 _DECIDING = ("FilterDataset", "UniqueDataset", "TakeWhileDataset", "ScanDataset", "GroupByWindowDataset",
              "DirectedInterleaveDataset", *dataset_ops.EXPANDING)  # fmt: skip
 """Transformations in which the values of elements decide which element comes next."""
-ANEW = "its numbers differ in each pass"
-RANDOM = "it depends on random numbers"
+ANEW = "the random numbers differ in each pass"
+RANDOM = "random numbers decide which element comes next"
 _RANDOM_OP = re.compile(r"^(?!Stateless).*(Random|Rng|TruncatedNormal|Multinomial|StatefulUniform|StatefulStandard)")
 
 
@@ -28,7 +28,7 @@ def disorder(node: Node) -> str:
     if _is_loose(node):
         return "the elements' order is not deterministic"
     if node.op in dataset_ops.EXPANDING and any(op.startswith("ShuffleDataset") for op in node.function_ops):
-        return "its function shuffles"
+        return "the transformation's function shuffles"
     drawing = (op for each in node.subtree() for op in each.function_ops if _RANDOM_OP.search(op))
     if node.op in _DECIDING and any(drawing):
         return RANDOM

@@ -22,15 +22,17 @@ from headrace.tensorflow.sharding.graphdef import arguments, put_constant
 from headrace.tensorflow.sharding.shuffle_order import Shuffle
 
 ORDERS = 16
-"""Number of different orders that a shuffled dataset can have. After this many passes, they repeat."""
+"""Number of different orders that a shuffled dataset can have. After this many passes, the orders repeat."""
 FEW_ORDERS = 4
-"""Fewest orders to make for a finite dataset. If `ORDERS_BYTES` allows fewer, workers shuffle by themselves."""
+"""Minimum number of shuffled orders for a finite dataset. If `ORDERS_BYTES` allows fewer, workers shuffle instead."""
 ORDERS_BYTES = 256 << 20
-"""Largest total size, in bytes, of the graphs that the dispatcher gets for all orders of one dataset."""
+"""Largest total size, in bytes, of a dataset's graphs. The dispatcher gets one or more graphs for each order."""
 
 
 def orders_of(graph: DatasetGraph, shuffles: Collection[Shuffle], parts: int = 1) -> list[int]:
-    """Return the numbers of the orders (`Order.number`) that replace these shuffles; [] if workers shuffle instead.
+    """Return the numbers (`Order.number`) of the orders that replace these shuffles.
+
+    Each pass uses the next order. The list is empty if there are no shuffles, or if workers shuffle instead.
 
     Args:
         parts: number of datasets that the dispatcher gets for each order: 1, or one for each rank's share.
@@ -44,17 +46,17 @@ def orders_of(graph: DatasetGraph, shuffles: Collection[Shuffle], parts: int = 1
         if orders < FEW_ORDERS:
             if not all(each.is_endless for each in anew):
                 return []
-            orders = 1  # each repetition has an order of its own, and scripts go through few passes
+            orders = 1  # enough: an endless dataset has few passes, and each repetition has its own order
     seeds = [int(each.node.value(name)) for each in shuffles for name in ("seed", "seed2")]
     first = random.Random(repr(seeds) if any(seeds) else None).getrandbits(60)
     return [first + each for each in range(orders)]
 
 
 def _seeded_shuffles(graph: DatasetGraph) -> list[tuple[Any, int]]:
-    """Find the seeded shuffles that reshuffle in each pass. Return each `seed2`'s graph constant and value.
+    """Find the seeded shuffles that reshuffle in each pass. Return the node and the value of each shuffle's `seed2`.
 
-    Workers take the seeds from a pass's graph. So `in_passes` gives each graph a different `seed2`. Otherwise all
-    passes would have one order. A shuffle without seeds is left out, since it draws new seeds by itself.
+    Each pass has its own graph, from which workers take the seeds. With equal seeds all passes would have the same
+    order, so `in_passes` changes `seed2` in each graph. A shuffle without seeds draws new seeds, and is left out.
     """
     found = []
     for node in graph.definition.node:
@@ -67,11 +69,11 @@ def _seeded_shuffles(graph: DatasetGraph) -> list[tuple[Any, int]]:
 
 
 def in_passes(dataset: tf.data.Dataset, orders: Sequence[int]) -> list[tf.data.Dataset]:
-    """Return one dataset for each pass. They differ in their random draws and, if `orders` are given, in their order.
+    """Return one dataset for each pass. The datasets differ in random draws and, if `orders` are given, in order.
 
-    `dataset` has the first order. Each pass has a graph, with the states of random generators in it. With one graph
-    for all passes, Keras's augmentation layers would change an image in the same way in every pass. The later
-    graphs are edited copies of the first, since tracing the dataset again would take twenty times as long.
+    `dataset` has the first of `orders`. Each pass gets its own graph, which holds the first states of random
+    generators. With one graph for all passes, Keras's augmentation layers would change an image in the same way in
+    every pass. The later graphs are edited copies of the first: tracing again would take twenty times as long.
     """
     made: list[tf.data.Dataset] = []
     graph = DatasetGraph(dataset)
@@ -84,7 +86,7 @@ def in_passes(dataset: tf.data.Dataset, orders: Sequence[int]) -> list[tf.data.D
         for each in holders:
             each.int64_val[:] = [number]
         for holder, seed in shuffles:
-            put_constant(holder, np.int64(seed ^ len(made)))  # it differs, and is no larger than a seed may be
+            put_constant(holder, np.int64(seed ^ len(made)))  # differs in each pass, and stays in the range of seeds
         if made:  # the first pass has the script's own states
             random_state.begin(seeds, str(len(made)))
         variant = tf.raw_ops.DatasetFromGraph(graph_def=graph.definition.SerializeToString())

@@ -10,7 +10,7 @@ from headrace.errors import InputError
 from headrace.tensorflow import compat
 
 LARGE_BYTES = 64 << 10
-"""Size in bytes of a large constant."""
+"""Size in bytes above which a constant counts as large."""
 
 
 def graph_of(dataset: tf.data.Dataset) -> Any:
@@ -34,7 +34,7 @@ def graph_of(dataset: tf.data.Dataset) -> Any:
 
 
 def arguments(definition: Any) -> dict[str, list[str]]:
-    """Return the names of a node's input edges, keyed by the name of the operation's argument that they feed."""
+    """Return the names of a node's input edges as a dict. Its keys are the names of the operation's arguments."""
     found, edges = {}, [each for each in definition.input if not each.startswith("^")]
     for argument in compat.arguments_of(definition.op):
         attribute = argument.number_attr or argument.type_list_attr
@@ -47,19 +47,19 @@ def arguments(definition: Any) -> dict[str, list[str]]:
 
 
 def captured(definition: Any, attribute: str) -> list[str]:
-    """Return the names of a node's input edges that are captured by the function in the given attribute."""
+    """Return the names of the tensors (input edges) that a node's function captures. `attribute` holds the function."""
     edges = arguments(definition)
     return edges.get(f"{attribute}_other_arguments", edges.get("other_arguments", []))
 
 
 def functions(definition: Any) -> dict[str, str]:
-    """Return the names of the functions that a node calls, keyed by the node's attributes that hold them."""
+    """Return the names of a node's functions as a dict. Its keys are the attributes that hold the functions."""
     given = {name: each.func.name for name, each in definition.attr.items() if each.WhichOneof("value") == "func"}
     return {name: function for name, function in given.items() if function}
 
 
 def called(attribute: Any) -> list[Any]:
-    """Return the protocol buffers in a node's attribute that name functions: one, or several for a switch_case."""
+    """Return the functions that a node's attribute names, as protocol buffers: one, or several for a switch_case."""
     return [attribute.func] if attribute.WhichOneof("value") == "func" else list(attribute.list.func)
 
 
@@ -96,6 +96,6 @@ def put_own_cache(graph: Any, node: Any) -> str:
     Returns:
         The name of the node that is added to the graph.
     """
-    own = graph.node.add(name=f"{node.name}_own", op="DummyMemoryCache")  # TensorFlow finds none by it, and makes one
+    own = graph.node.add(name=f"{node.name}_own", op="DummyMemoryCache")  # a dummy, for which TensorFlow makes a cache
     node.input[2] = own.name
     return str(own.name)

@@ -1,4 +1,4 @@
-"""Give a dataset's random generators another state in each pass. Refuse writes to other variables and tables."""
+"""Renew the states of a dataset's random generators in each pass. Refuse a dataset that changes any other state."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _DRAWING = re.compile(r"Rng(ReadAndSkip|Skip)|Stateful(Standard|Truncated)?(Unif
 """Operations that draw from a tf.random.Generator and advance its state."""
 _CALLS = {"PartitionedCall": 0, "StatefulPartitionedCall": 0, "While": 0, "StatelessWhile": 0, "If": 1,
           "StatelessIf": 1, "Case": 1, "StatelessCase": 1}  # fmt: skip
-"""Operations that call functions, and how many of their first inputs (such as `If`'s condition) are not passed on."""
+"""For each operation that calls functions: index of the first input passed on. `If` keeps its condition (index 0)."""
 _SEED_OF_KERAS = [2]
 """The shape of the int64 variable that holds the state of a Keras layer's random numbers."""
 _ANY = 1 << 62
 
 
 def refuse_written(graph: DatasetGraph) -> None:
-    """Raise `InputError` for a function that writes a variable or table, except a random generator's state."""
+    """Raise `InputError` if a function writes a variable or table. Writing a random generator's state is allowed."""
     seeds = {edge for node in graph.sink.subtree() for edge in _seeds(node)}
     for node in graph.sink.subtree():
         for _, edge in _written(node):
             if edge not in seeds:
                 raise InputError(
                     f"{node.place}: its function writes a variable or table. Every worker or rank would write its "
-                    "own copy, and a counter, for example, would be wrong. Count with .enumerate(), keep a state with "
+                    "own copy. For example, a counter would be wrong. Count with .enumerate(), keep a state with "
                     f".scan(…), or write before the dataset is made{AS_IT_IS}"
                 )
 
@@ -49,9 +49,9 @@ def first_values(graph: DatasetGraph) -> list[Any]:
 
 
 def begin(seeds: Iterable[Any], which: str) -> None:
-    """Replace the random state in each constant of `seeds` by one made from the old state and `which`.
+    """In each constant of `seeds`, replace the random state by a state computed from the old one and from `which`.
 
-    The text `which` names a pass. Equal states stay equal: two layers with one seed treat image and mask alike.
+    `which` is the name of a pass. Equal states stay equal, so two layers with one seed treat image and mask alike.
     """
     for each in seeds:
         before = tf.make_ndarray(each.attr["value"].tensor)
@@ -74,7 +74,7 @@ def _is_seed_of_keras(variable: Any) -> bool:
 
 
 def _written(node: Node) -> Iterator[tuple[str, str]]:
-    """Yield a node's writes: each operation, with the name of the variable or table, or '' if it is not known."""
+    """Yield (operation type, variable or table) for each write in a node's functions. An unknown name is ''."""
     for name, function in graphdef.functions(node.definition).items():
         names = [node.graph.behind(each).name for each in graphdef.captured(node.definition, name)]
         yield from written_by(node.graph.functions, function, names, ())
@@ -83,7 +83,7 @@ def _written(node: Node) -> Iterator[tuple[str, str]]:
 def written_by(
     functions: Mapping[str, Any], name: str, captured: Sequence[str], above: tuple[str, ...]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the writes of a function and its callees: each operation, with the variable or table, or '' if unknown.
+    """Yield (operation type, variable or table) for each write in a function and its callees. An unknown name is ''.
 
     Args:
         functions: protocol buffers of functions, by name.

@@ -1,8 +1,8 @@
 """Share out a dataset among ranks.
 
 If its batches can be counted before training, each rank gets a `Share`: a part with a known number of batches. Keras
-then knows the number of steps, and ranks need not ask each other whether an epoch has ended. If each rank makes its own
-batches, as in `split_by_rank`, `dealt` selects a rank's data: elements, blocks of elements or, with few files, records.
+then knows the number of steps, and ranks need not ask each other whether an epoch has ended. If ranks make their own
+batches, as in `split_by_rank`, the function `dealt` selects a rank's elements, blocks or records.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _BITS = (1 << 64) - 1
 class Share:
     """One rank's part of a listing (a dataset of numbered elements). The part has a known number of batches.
 
-    Ranks take pieces of the listing in turns, one piece each. A piece has `most` batches. In the last turns, a piece
-    has only one batch, so that the ranks' numbers of batches differ by at most one.
+    Ranks take pieces of the listing in turns, one piece each. The attribute `most` is the number of batches in a
+    piece. In the last turns, a piece has only one batch, so that the ranks' numbers of batches differ by at most one.
     """
 
     rank: int
@@ -41,11 +41,11 @@ class Share:
     batches: int
     """Number of batches of all ranks together."""
     most: int
-    """Number of batches in a piece, except in the last turns."""
+    """Number of consecutive batches that a rank takes in a turn. In the last turns, a rank takes only one batch."""
 
     @property
     def _turns(self) -> int:
-        """The number of full turns. In a full turn, every rank takes `most` consecutive batches."""
+        """The number of full turns. In a full turn, every rank takes a piece of `self.most` consecutive batches."""
         return self.batches // (self.ranks * self.most)
 
     @property
@@ -59,7 +59,7 @@ class Share:
         return self._turns + full + (place < left)
 
     def piece(self, number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the first element and number of elements of piece `number`. The last piece may exceed the dataset."""
+        """Return where piece `number` begins, and its size, in elements. The last piece may go beyond the dataset."""
         place = place_of(number, self.ranks, self.rank)
         is_large = number < self._turns
         large = (number * self.ranks + place) * self.most
@@ -80,10 +80,10 @@ class Share:
 
 
 def share_of(graph: DatasetGraph, sources: Sequence[Source]) -> Share | None:
-    """Return this rank's share of a dataset, or None if its number of batches is not known before training.
+    """Return this rank's share of a dataset, or None if the number of batches is not known before training.
 
-    It is known if the dataset has one source of known size (a range, arrays, a list of names) whose elements are only
-    mapped, shuffled and batched. It is not known after a filter, or for files that an interleave reads.
+    The number is known if the dataset has one source of known size (a range, arrays, a list of names) whose elements
+    are only mapped, shuffled and batched. It is not known after a filter, or for files that an interleave reads.
     """
     if len(sources) != 1 or sources[0].expanding or sources[0].elements < 1:
         return None
@@ -119,13 +119,12 @@ def _elements_of_a_batch(sink: Node, listing: Node) -> int:
 
 
 def dealt(records: tf.data.Dataset, ranks: int, rank: int, listing: int = 0) -> tf.data.Dataset:
-    """Return a rank's records: one from each group of `ranks` records, at a position that differs between groups.
+    """Return a rank's records. Successive records form groups, with one record for each rank.
 
-    Files or classes may be interleaved. If the position were fixed, a rank would get records of only some files, or
-    batches of a single class.
+    A rank's position differs between groups. Otherwise, if files or classes alternate, a rank might miss some of them.
 
     Args:
-        listing: number of this dataset among several. It shifts positions, so that first records go to various ranks.
+        listing: number of this dataset, if there are several datasets. Their first records go to different ranks.
     """
 
     def is_ours(number: tf.Tensor, _: Any) -> tf.Tensor:
@@ -135,7 +134,7 @@ def dealt(records: tf.data.Dataset, ranks: int, rank: int, listing: int = 0) -> 
 
 
 def place_of(turn: tf.Tensor, ranks: int, rank: int, listing: int = 0) -> tf.Tensor:
-    """Return which record of group number `turn` a rank takes. A group has `ranks` records; see `dealt`."""
+    """Return the position of a rank's record in group number `turn`. A group has `ranks` records; see `dealt`."""
     of_listing = listing % ranks + _mixed(listing // ranks) % ranks
     mixed = (turn + 1) * _ODD
     mixed = tf.bitwise.bitwise_xor(mixed, tf.bitwise.right_shift(mixed, 29)) * _ODD

@@ -26,13 +26,13 @@ PYTHON_OPS = {
 }
 MOST_IN_A_GRAPH_BYTES = 64 << 20
 """Limit on a graph's arrays, in bytes, since the dispatcher and every worker get a new graph for each shuffle order."""
-AS_IT_IS = "; or pass the unchanged dataset to data.distribute(…, exact=False)"
+AS_IT_IS = "; or leave the dataset as it is, and call data.distribute(…, exact=False)"
 SKIPPED_BYTES = 64 << 20
-"""The most bytes of files that each worker or rank may read only to skip them."""
+"""Limit on the bytes of files that each worker or rank may read only to skip them."""
 MUCH_PADDING = 0.1
 """The largest share of a pass's batches that may be repeated without a warning."""
 _MIXED = "tf.gather(x, tf.random.shuffle(tf.range(tf.shape(x)[0])))"
-"""Expression that shuffles the elements of a batch, for MixUp and CutMix without a second dataset."""
+"""Code that a message suggests for MixUp and CutMix, in place of a second dataset: it shuffles a batch's elements."""
 _COSTLY_OP = re.compile(r"Decode(Jpeg|Png|Image|Bmp|Gif|AndCrop)|Resize|Conv|ImageProjective|CropAndResize|ReadFile")
 
 _results: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -73,8 +73,8 @@ def refuse_other_kinds(dataset: Any) -> None:
         )
     if _is_of_a_result(dataset):
         raise InputError(
-            "this dataset is made from one that data.distribute or data.split_by_rank has returned, so it has only "
-            "this rank's elements: call only one of these functions, only once, with the original dataset"
+            "this dataset comes from data.distribute or data.split_by_rank, and has only this rank's elements. Call "
+            "only one of these two functions, once, with the original dataset"
         )
 
 
@@ -83,11 +83,11 @@ def refuse_elements(dataset: tf.data.Dataset) -> None:
     for spec in tf.nest.flatten(dataset.element_spec):
         what = ""
         if isinstance(spec, tf.data.DatasetSpec):
-            what = "datasets, such as the windows of Dataset.window: flat_map them into batches of tensors"
+            what = "elements are datasets, such as the windows of Dataset.window: flat_map them into batches of tensors"
         elif isinstance(spec, compat.ExtensionTypeSpec):
-            what = f"of an ExtensionType ({type(spec).__qualname__}): make a dict or a tuple of its tensors"
+            what = f"elements are of an ExtensionType ({type(spec).__qualname__}): make a dict or tuple of its tensors"
         if what:
-            raise InputError(f"{users_line()}: the dataset's elements are {what} before data.distribute")
+            raise InputError(f"{users_line()}: the dataset's {what} before data.distribute")
 
 
 def refuse_python(graph: DatasetGraph) -> None:
@@ -99,8 +99,8 @@ def refuse_python(graph: DatasetGraph) -> None:
         resources = (each for each in map(graph.behind, edges) if each.op == "Const")
         if any(each.attr["dtype"].type == tf.resource.as_datatype_enum for each in resources):
             raise InputError(
-                f"{node.place}: its function captures what only this process has: a DenseHashTable (use a "
-                "StaticHashTable or MutableHashTable instead) or an iterator (zip the datasets instead)"
+                f"{node.place}: its function uses an object that exists only in this process. Instead of a "
+                "DenseHashTable, use a StaticHashTable or MutableHashTable. Instead of an iterator, zip the datasets"
             )
         name = next((PYTHON_OPS[op] for op in (node.definition.op, *sorted(node.function_ops)) if op in PYTHON_OPS), "")
         if name:
@@ -139,8 +139,8 @@ def refuse_endings(graph: DatasetGraph, endless: bool, how: Distribution) -> Non
     if how.sharding == "off" and (how.exact or how.coordinated) and not endless:
         raise InputError(
             f"{graph.where}: with sharding='off' every worker makes the whole dataset. It is finite, so each element "
-            "would come once for every worker. Add .repeat() before .batch(), leave sharding at 'dynamic', or allow "
-            "it with exact=False (not for coordinated reads)"
+            "would come once for every worker. Add .repeat() before .batch(). If coordinated is False, you can "
+            "instead omit sharding='off', or add exact=False, which allows repeated elements"
         )
 
 
@@ -149,42 +149,42 @@ def refuse_unordered(listing: Node) -> None:
     for node in listing.subtree():
         reason = disorder(node)
         if reason:
-            why = f"would give different elements on each worker or rank, since {reason} ({node.kind})"
+            why = f"it would give different elements on each worker or rank, because of {node.kind}: {reason}"
             raise refusal(listing, why, _order_advice(listing, reason))
 
 
 def refuse_reading_again(listing: Node) -> None:
-    """Raise `InputError` if the dataset `listing` reads large files, which each part would read from the start."""
+    """Raise `InputError` if `listing` reads large files: to make a block, the files would be read from the start."""
     size = bytes_read(listing)
     if size > SKIPPED_BYTES:
         raise refusal(
             listing,
-            f"each part needs all data before it, so the files' {size >> 20} MiB would be read up to 16 times",
-            "files.interleave(lambda file: …), with take and skip inside the lambda. Or write uncompressed TFRecords "
+            f"each part of the data needs all data before it, so {size >> 20} MiB would be read up to 16 times",
+            "Write files.interleave(lambda file: …), with take and skip in the lambda. Or write uncompressed TFRecords "
             "and read them with data.Shards.of_files, or with TFRecordDataset(files) without num_parallel_reads",
         )
 
 
 def refuse_costly(listing: Node, elements: int) -> None:
-    """Raise `InputError` for an endless or costly `listing`: to reach a part, all elements before it are computed."""
+    """Raise `InputError` unless `listing` is finite and cheap to make: each block needs all earlier elements."""
     if elements == INFINITE:
         raise refusal(
             listing,
             "the dataset has no end, and its elements cannot be looked up by number",
-            "Dataset.range(n) in place of an endless counter, or repeat() after this",
+            "Write Dataset.range(n) in place of an endless counter, or repeat() after this transformation",
         )
     for node in listing.subtree():
         if elements > 1 and any(_COSTLY_OP.search(op) for op in node.function_ops):
             raise refusal(
                 listing,
-                f"each part needs all elements before it, and {node.kind} is costly for each element",
-                f"{listing.kind} before the {node.kind} that reads or decodes",
+                f"each part of the data needs all earlier elements, and {node.kind} is costly for each element",
+                f"Write {listing.kind} before the {node.kind} that reads or decodes",
             )
 
 
 def refusal(node: Node, why: str, fix: str) -> InputError:
-    """Return the error for a transformation that cannot be split: why, and what to write instead."""
-    return InputError(f"{node.place}: {why}. Write {fix}{AS_IT_IS}")
+    """Return the error for a transformation that cannot be split. `fix` is a sentence that begins with 'Write'."""
+    return InputError(f"{node.place}: {why}. {fix}{AS_IT_IS}")
 
 
 def warn_of_all_of_it() -> None:
@@ -232,16 +232,16 @@ def _warn(text: str) -> None:
 def _order_advice(listing: Node, reason: str) -> str:
     if reason == ANEW:
         own = "or tf.random.stateless_uniform in a map, with the element's number as seed"
-        return f"Dataset.random(seed=…), sample_from_datasets(…, seed=…), {own}"
+        return f"Write Dataset.random(seed=…), sample_from_datasets(…, seed=…), {own}"
     if reason == RANDOM:
         return (
-            "a function that decides by the element itself, or by tf.random.stateless_uniform with the element's "
-            "number as seed; for rejection_resample: sample_from_datasets([of_each_class.repeat(), …], weights, seed=1)"
+            "Write a function that uses only the element, or tf.random.stateless_uniform with the element's number as "
+            "seed. Replace rejection_resample by sample_from_datasets([of_each_class.repeat(), …], weights, seed=1)"
         )
-    after = f"shuffle after this operation ({listing.kind}), or give the data before it a fixed order: shuffle(…, "
-    advice = after + "seed=1, reshuffle_each_iteration=False), list_files(…, shuffle=False), deterministic=True"
+    after = f"Write shuffle after this operation ({listing.kind}), or give the data before it a fixed order: "
+    advice = after + "shuffle(…, seed=1, reshuffle_each_iteration=False), list_files(shuffle=False), deterministic=True"
     if listing.op == "ZipDataset":
         advice += f"; for MixUp or CutMix, mix within the batch: {_MIXED} after batch()"
     if listing.op == "TakeDataset":
-        advice += "; to end an epoch early: steps_per_epoch, or take after data.distribute"
+        advice += "; to end an epoch early, use steps_per_epoch, or call take(n) after data.distribute"
     return advice

@@ -1,9 +1,9 @@
-"""Shuffle a listing (a dataset to be split into blocks) so that each block has elements from the shuffle's whole range.
+"""Shuffle a listing (a dataset to be split into blocks) before the split. A block then has elements from many places.
 
-Neighbouring elements are often of one kind: a folder of images is listed class by class. If a
-block held consecutive elements, a worker with one block would make batches of one class: it can only shuffle its block.
+Neighbouring elements are often of one kind: a folder of images is listed class by class. A worker can shuffle only
+its block. If a block held consecutive elements, a worker with one block would make batches of one class.
 
-So each pass and repetition gives the listing a new order, and blocks are cut from this order. The workers' pipelines
+So the listing gets a new order in each pass and repetition, and blocks are cut from this order. The workers' pipelines
 omit `shuffle`. Otherwise each worker would fill a shuffle buffer, perhaps with all elements, before its first batch.
 """
 
@@ -29,7 +29,7 @@ class Order:
     """The shuffled order of a listing's elements. All processes that make parts of the listing get the same order."""
 
     elements: int
-    """Number of elements in the listing."""
+    """Number of elements in the listing (the dataset that is shuffled)."""
     buffer: int
     """Number of elements in the shuffle's buffer. An element moves only within a window of at most this size."""
     number: int = 0
@@ -39,11 +39,11 @@ class Order:
 
     @property
     def places(self) -> int:
-        """The number of positions: all repetitions' elements together, but at most `_MANY`."""
+        """The number of positions in the order: `elements` times `repetitions`, but at most `_MANY`."""
         return _MANY if self.repetitions == INFINITE else min(self.elements * self.repetitions, _MANY)
 
     def numbers(self, places: tf.Tensor) -> tf.Tensor:
-        """Return the indices, in the listing, of the elements at positions `places` of the order. Both count from 0."""
+        """Turn positions in the order (`places`) into indices in the listing. Positions and indices count from 0."""
         repetition, place = places // self.elements, places % self.elements
         size = tf.constant(self._window, tf.int64)
         window = place // size
@@ -65,17 +65,17 @@ class Shuffle:
 
     node: Node
     repeat: Node | None
-    """The `repeat` of the listing, if one `Order` can cover all repetitions; else None."""
+    """The `repeat` of the shuffled dataset, if one `Order` can cover all repetitions; else None."""
     is_replaceable: bool
     """True if an `Order` can replace the shuffle. False if the `Order` would be the same in each repetition."""
 
     @property
     def is_endless(self) -> bool:
-        """Return whether the listing is repeated without end, each time in another order."""
+        """Return whether the shuffled dataset is repeated without end, each time in another order."""
         return self.repeat is not None and int(self.repeat.value("count")) < 0
 
     def order(self, elements: int, number: int = 0) -> Order:
-        """Return the order in which this shuffle puts a listing of `elements` entries; `number` chooses one of many."""
+        """Return an `Order` to replace this shuffle. `elements` is the listing's size. `number` chooses the order."""
         buffer = int(self.node.value("buffer_size"))
         repetitions = INFINITE if self.is_endless else int(self.repeat.value("count")) if self.repeat else 1
         # A buffer of -1 is as large as the dataset.
@@ -99,14 +99,14 @@ def shuffle_of(node: Node, elements: int, above: Sequence[Node]) -> Shuffle | No
         return Shuffle(shuffle, None, not repeats)
     (repeat,) = repeats
     below = list(itertools.takewhile(lambda each: each is not repeat, reversed(above)))
-    # A cache below the repeat would have to hold all repetitions. Batches may be cut at other places.
+    # No cache: it would have to hold all repetitions. Batches are allowed, though they may be cut at other places.
     kept = (*dataset_ops.ONE_BY_ONE, *dataset_ops.BATCHES)
     within = all(each.op in kept and each.op != "CacheDataset" for each in below)
     return Shuffle(shuffle, repeat if within else None, within)
 
 
 def spread_block(node: Node, first: tf.Tensor, count: tf.Tensor, order: Order) -> tf.data.Dataset:
-    """Return a listing's elements at positions `first` to `first + count - 1` of an order; fewer at the order's end."""
+    """Return the elements that `order` puts at positions `first` to `first + count - 1`; fewer at the order's end."""
     numbers = order.numbers(tf.range(first, tf.minimum(first + count, order.places)))
     return tf.data.experimental.from_variant(_selected(node, numbers), node.specs)
 
@@ -119,7 +119,7 @@ def _is_selectable(node: Node) -> bool:
 
 
 def _selected(node: Node, numbers: tf.Tensor) -> tf.Tensor:
-    """Return a dataset of the elements with these indices, as a variant tensor."""
+    """Return a dataset, as a variant tensor. It has the elements of `node` whose indices are in `numbers`."""
     if is_rows(node):
         return dataset_of(node, [tf.gather(each, numbers) for each in tensors_of(node)])
     if node.op == "RangeDataset":

@@ -18,14 +18,14 @@ from headrace.tensorflow.sharding.shuffle_order import Order, spread_block
 from headrace.tensorflow.sharding.sources import dataset_of, is_rows, records_from, records_of, tensors_of
 
 PARALLEL_BLOCKS = 4
-"""Number of blocks that are made in parallel if the listing contains a `map`."""
+"""Number of blocks (runs of a dataset's elements) that are made in parallel if the dataset contains a `map`."""
 raw = tf.raw_ops
 Piece = Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]
 """Function that takes a block's number, and returns the number of its first element and how many elements it has."""
 
 
 def block_of(node: Node, first: tf.Tensor, count: tf.Tensor, spec: Any = None) -> tf.data.Dataset:
-    """Return the elements `first`, …, `first + count - 1` of the dataset `node`, or fewer at its end.
+    """Return the elements `first`, …, `first + count - 1` of the dataset `node`; fewer at the dataset's end.
 
     Call this in the function of a `flat_map` or `interleave`.
 
@@ -39,11 +39,11 @@ def block_of(node: Node, first: tf.Tensor, count: tf.Tensor, spec: Any = None) -
 def in_blocks(
     node: Node, size: int, blocks: tf.data.Dataset, order: Order | None = None, piece: Piece | None = None
 ) -> tf.data.Dataset:
-    """Return the elements of the blocks whose numbers `blocks` yields. A block is `size` successive elements of `node`.
+    """Return a dataset made of the blocks numbered in `blocks`. A block is `size` successive elements of `node`.
 
     Args:
         order: the order of the elements, if it is not that of `node`.
-        piece: gives each block's first element and its size (up to `size`), for blocks with gaps or unequal sizes.
+        piece: gives the first element and the size (up to `size`) of a block, if blocks have gaps or unequal sizes.
     """
 
     @tf.autograph.experimental.do_not_convert
@@ -65,12 +65,12 @@ def is_addressable(node: Node) -> bool:
 
 
 def _has_cut(node: Node) -> bool:
-    """Return whether a function in `_CUTS` can make a block (successive elements) of this transformation's output."""
+    """Return whether `_CUTS` has a function that makes a block (successive elements) of the transformation's output."""
     return node.op in _CUTS and (node.op not in ("RepeatDataset", "ConcatenateDataset") or node.inputs[0].size > 0)
 
 
 def _cut(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Return the elements `first`, …, `first + count - 1` of a dataset as a variant tensor, or fewer at its end."""
+    """Return a variant tensor of the elements `first`, …, `first + count - 1` of `node`; fewer at the end of `node`."""
     if node.op in dataset_ops.PASSING:
         return _cut(node.inputs[0], first, count)
     if is_rows(node):
@@ -134,7 +134,7 @@ def _repeat(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
 
 
 def _shuffle(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Return a block of a shuffle with a fixed order. Maps before the shuffle run on the block's elements only."""
+    """Return a block of a shuffle with a fixed order. A `map` before the shuffle runs only on the block's elements."""
     inner, later = node.inputs[0], []
     while inner.op in (*dataset_ops.FUNCTIONS, *dataset_ops.PASSING):
         later += [inner] if inner.op in dataset_ops.FUNCTIONS else []

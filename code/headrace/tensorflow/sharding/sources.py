@@ -1,7 +1,7 @@
 """Sources whose reading can begin at any element: rows of tensors, and records of TFRecord files.
 
 The tensors are in a dataset's graph, or in files that are mapped into memory (`headrace.tensorflow.io.arrays`). The
-byte offsets of records are found once. Without them, reading any block would begin at the files' start.
+byte offsets of records are found once, so that a block can be read without reading the files from their start.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ HEADER = struct.Struct("<Q4x")
 """The bytes before a record: its length and a checksum. A second checksum follows the record."""
 CHECKSUM_BYTES = 4
 MOST_PLACES = 100_000
-"""The most records of a dataset whose places are kept in memory and sent to each worker."""
+"""Maximum length of a dataset's list of record places. The list is kept in memory and sent to each worker."""
 BUFFERS = 8
-"""Number of buffers into which a block is read. Only the last may reach beyond the block, so little is read in vain."""
+"""Number of buffers into which a block is read. Only the last buffer may hold bytes from beyond the block."""
 LEAST_BUFFER, MOST_BUFFER = 4 << 10, 256 << 10
 _READERS = re.compile("(TFRecord|TextLine|CSV|FixedLengthRecord)Dataset")
 _ONLY_READS = {"Const", "Identity", "NoOp", "TFRecordDataset"}
@@ -39,7 +39,7 @@ def is_arrays(node: Node) -> bool:
 
 
 def is_rows(node: Node) -> bool:
-    """Return whether a dataset's elements are rows of any tensors."""
+    """Return whether a dataset's elements are rows of tensors. The tensors may be in its graph or in mapped files."""
     return node.op == "TensorSliceDataset" or is_arrays(node)
 
 
@@ -49,7 +49,7 @@ def array_rows(node: Node) -> int:
 
 
 def tensors_of(node: Node) -> list[tf.Tensor]:
-    """Return the tensors whose rows are a dataset's elements, within the graph that is being built."""
+    """Return tensors of the graph that is being built. Their rows are the elements of the dataset `node`."""
     if not is_arrays(node):
         return node.graph.components(node)
     maps = {each.name: each.attr for each in node.operations}

@@ -25,11 +25,11 @@ from headrace.tensorflow.sharding.slicing import Piece, in_blocks
 from headrace.tensorflow.sharding.split_points import Source, find_sources, is_endless
 
 FEW_FILES = 4
-"""Fewest files per rank. With fewer, a rank without workers reads all files, and keeps its part of the records."""
+"""Minimum number of files per rank. With fewer files and no workers, a rank reads all files and keeps its records."""
 WORKER_AHEAD = 2
 """Batches that a worker makes ahead of requests, since it may not get a processor when a request comes."""
 _SPLIT_BY_TENSORFLOW = ("RangeDataset", "TensorSliceDataset")
-"""Transformations whose elements tf.data service hands out by itself, one by one."""
+"""Sources that tf.data service itself splits among workers, element by element."""
 _FORGETTING = ("InterleaveDataset", "GroupByWindowDataset")
 
 
@@ -38,7 +38,7 @@ class Prepared:
     """The datasets for the workers, and what every rank knows of them."""
 
     datasets: list[tf.data.Dataset]
-    """One dataset, or several if each pass has its own order or random draws. Empty if another rank registers them."""
+    """The datasets to register: one, or several if passes differ. Empty if another rank registers the datasets."""
     endless: bool
     share: Share | None
     """This rank's part, if each rank registers a part of its own with the dispatcher; else None."""
@@ -111,7 +111,7 @@ def on_this_rank(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tf
     def look() -> Found:
         try:
             return is_endless(DatasetGraph(dataset).sink), []
-        except Exception:  # it is too large for a graph, or cannot leave this process, as it need not here
+        except Exception:  # the dataset is too large for a graph, or cannot leave this process; both are allowed here
             return int(dataset.cardinality()) == INFINITE, []
 
     _, everyones = together(look)
@@ -163,14 +163,14 @@ def _for_workers(
 
 
 def _replaced(sources: list[Source]) -> dict[Node, Shuffle]:
-    """Return the shuffles that an `Order` can replace. The key of each is the node of its source."""
+    """Return the shuffles that an `Order` can replace, as a dict from a source's node to the source's shuffle."""
     return {each.node: each.shuffle for each in sources if each.shuffle and each.shuffle.is_replaceable}
 
 
 def _in_order(
     graph: DatasetGraph, sources: list[Source], shuffles: Mapping[Node, Shuffle], order: int, share: Share | None
 ) -> tf.data.Dataset:
-    """Return a dataset that reads sources in blocks. The number `order` chooses the order that replaces shuffles."""
+    """Return a dataset that reads sources in blocks. The number `order` chooses the orders that replace `shuffles`."""
     new: dict[Node, tf.data.Dataset] = {}
     for source in sources:
         blocks = tf.data.Dataset.range(share.pieces() if share else source.blocks)
@@ -193,8 +193,8 @@ def _in_order(
 def _keep_splits(graph: DatasetGraph, new: dict[Node, tf.data.Dataset], sources: Collection[Node]) -> None:
     """Make tf.data split the input of each sequential interleave or group_by_window, by appending an empty dataset.
 
-    In `files.shuffle(n).interleave(…)`, the shuffle makes the iterator of `files` too late to get splits from tf.data.
-    Every worker would make all of `files`. A `repeat` has the same effect. Details: docs/tensorflow-lost-splits.md.
+    In `files.shuffle(n).interleave(…)`, the shuffle opens `files` at the first read. By then tf.data gives no splits,
+    and every worker would make all of `files`. `repeat` has the same effect. See docs/tensorflow-lost-splits.md.
     """
     for node in reversed(list(graph.sink.subtree(sources))):
         if node.op in _FORGETTING and node.inputs[0] not in new:
@@ -203,7 +203,7 @@ def _keep_splits(graph: DatasetGraph, new: dict[Node, tf.data.Dataset], sources:
 
 
 def _part(number: int, source: Source) -> tuple[Node, tf.data.Dataset]:
-    """Return the node to replace in this rank's copy of the dataset, and the dataset that replaces it."""
+    """Return a node of the dataset's graph, and the dataset that this rank reads in place of the node."""
     node, whole, ranks, rank = source.node, source.expanding, collectives.size(), collectives.rank()
     parts = source.blocks if source.elements != INFINITE and not whole else ranks
     if parts < ranks and is_endless(node.graph.sink):
@@ -219,9 +219,9 @@ def _part(number: int, source: Source) -> tuple[Node, tf.data.Dataset]:
             return whole, dealt(node.graph.dataset(whole, ordered=True), ranks, rank, number)
         if source.elements < ranks:
             raise InputError(
-                f"{whole.place}: {source.elements} files are too few to give each of {ranks} ranks a file, and their "
-                f"records cannot be shared out, since {reason}. Write {ranks} files or more; or shuffle only after "
-                "this transformation; or pass the unchanged dataset to data.distribute(…, exact=False)"
+                f"{whole.place}: {source.elements} files are too few for {ranks} ranks. The ranks cannot share the "
+                f"files' records either, since {reason}. Write {ranks} files or more; or shuffle only after "
+                f"{whole.kind}; or leave the dataset as it is, and call data.distribute(…, exact=False)"
             )
     if source.block == 1 and not source.expanding:
         return node, dealt(node.graph.dataset(node, ordered=True), ranks, rank, number)
@@ -232,6 +232,6 @@ def _blocks_of(source: Source, numbers: tf.data.Dataset, piece: Piece | None = N
     order = None
     if source.shuffle and source.block > 1:
         order = replace(source.shuffle, repeat=None).order(source.elements)
-    # A shuffle with a smaller buffer keeps neighbours near each other, and so do blocks in their own order.
+    # A shuffle with a smaller buffer keeps neighbours near each other. Blocks in the original order do so too.
     whole = order and order.buffer == source.elements
     return in_blocks(source.node, source.block, numbers, order if whole else None, piece)

@@ -3,8 +3,8 @@
 tf.data service splits each source of a pipeline independently. A worker gets some elements and runs the pipeline on
 them. The result is right for transformations that treat elements one by one (`map`, `filter`, `batch`, …), and wrong
 for those that depend on an element's place (`zip`, `take`, `skip`, …). So this module finds the last transformation
-that depends on places, or the source if none does. That dataset is called a listing. Workers get its elements by
-number, in blocks (`headrace.tensorflow.sharding.slicing`), and run the later transformations on their blocks.
+that depends on places, or the source if none does. The dataset made there is called a listing. Workers get its
+elements by number, in blocks (`headrace.tensorflow.sharding.slicing`), and run later transformations on their blocks.
 """
 
 from __future__ import annotations
@@ -26,55 +26,55 @@ from headrace.tensorflow.sharding.slicing import is_addressable
 from headrace.tensorflow.sharding.sources import array_rows, is_arrays, records_of
 
 BLOCKS = 64
-"""Fewest blocks of a finite, addressable dataset with 64 batches or more, so that fast workers can make more blocks."""
+"""Minimum number of blocks of an addressable dataset with 64 batches or more. Fast workers make more than slow ones."""
 MAX_BLOCK = 256
-"""The most elements in a block if an element's size is not known (such as text that names files) or is large."""
+"""Limit on elements in a block if elements may be large. Text counts as large, since it may name large files."""
 MAX_SMALL_BLOCK = 2048
-"""The most elements in a block of up to `MAX_SMALL_BLOCK_BYTES`. The more elements, the fewer requests."""
+"""Limit on elements in a block if elements are small. Such a block also has at most `MAX_SMALL_BLOCK_BYTES`."""
 MAX_SMALL_BLOCK_BYTES = 8 << 20
 SKIPPING_BLOCKS = 32
-"""The most blocks of a dataset if a worker must make, and skip, all elements before its block."""
+"""Limit on the number of blocks if workers cannot jump to a block. They make all earlier elements and skip them."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A listing: a dataset that is handed out in blocks. Workers or ranks run the rest of the pipeline on them."""
+    """A listing: a dataset handed out in blocks. Workers or ranks run the rest of the pipeline on the blocks."""
 
     node: Node
     elements: int
-    """The size of the listing; `INFINITE` if it has no end."""
+    """Number of elements of the dataset; `INFINITE` if the dataset has no end."""
     block: int
     """Number of elements that are handed out at once."""
     expanding: Node | None
     """The transformation that turns each element into many, such as an interleave over files; None if there is none."""
     shuffle: Shuffle | None
-    """The first shuffle after the listing, if only transformations of single elements, such as `map`, lie between."""
+    """The first shuffle after the dataset. None if a transformation between them does not treat elements one by one."""
     dropping: tuple[Node, ...] = ()
     """Transformations that drop an incomplete last batch on every worker or rank, instead of only once."""
 
     @property
     def blocks(self) -> int:
-        """The number of blocks."""
         return np.iinfo(np.int64).max // self.block if self.elements == INFINITE else -(-self.elements // self.block)
 
 
 def find_sources(graph: DatasetGraph, one_block_a_batch: bool = False) -> list[Source]:
-    """Return the listings of a pipeline: the inner datasets that are to be handed out in blocks.
+    """Return the sources of a pipeline: the inner datasets that are to be handed out in blocks.
 
     Args:
         one_block_a_batch: make each block one batch, for ranks that read the data themselves and request no blocks.
 
     Raises:
-        InputError: splitting would change what the dataset gives; the text names the script's line and the fix.
+        InputError: splitting would change what the dataset gives; the message names the script's line and the fix.
     """
     return [_source(node, path, one_block_a_batch) for node, path in _ends(graph.sink, [])]
 
 
 def as_listing(graph: DatasetGraph, block: int) -> tuple[int, int]:
-    """Return a dataset's size and block size: `block`, or more (`SKIPPING_BLOCKS`) if workers must make what they skip.
+    """Return the number of elements in a dataset and in a block. `SKIPPING_BLOCKS` may make blocks larger than `block`.
 
     Raises:
-        InputError: the order is not fixed, there is no end, or workers would skip costly elements or large files.
+        InputError: the dataset is endless or has no fixed order. Also if workers had to make costly elements, or read
+            large files, only to skip them.
     """
     refuse_unordered(graph.sink)
     elements, addressable = _numbered(graph.sink)
@@ -92,12 +92,12 @@ def is_endless(node: Node) -> bool:
 
 
 def _ends(node: Node, above: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
-    """Yield each node at which the pipeline may be split, and a list of later transformations, from last to first."""
+    """Yield each node at which the pipeline may be split, and a list of all later transformations, last one first."""
     path = [*above, node]
     if node.op == "CacheDataset" and str(node.value("filename").item().decode()):
-        raise refusal(node, "a cache in a file would be written by every worker", "cache() without a file name")
+        raise refusal(node, "every worker would write the cache to a file", "Write cache() without a file name")
     if node.op == "RepeatDataset" and int(node.value("count")) >= 0 and is_addressable(node):
-        yield node, above  # with its repetitions numbered, batches are cut exactly
+        yield node, above  # elements are numbered across all repetitions, so batches are cut as without a split
     elif is_arrays(node):
         yield node, above
     elif node.op in dataset_ops.SPLITTABLE or _only_regroups(node):
@@ -115,16 +115,19 @@ def _ends(node: Node, above: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
     elif node.op == "RandomDataset":
         raise refusal(
             node,
-            "it has a seed (its own or tf.random.set_seed's), so every worker would draw the same numbers",
-            "tf.data.Dataset.range(n) and tf.random.stateless_uniform in a map",
+            "with a seed (from its argument or from tf.random.set_seed), every worker would draw the same numbers",
+            "Write tf.data.Dataset.range(n).map(…), and call tf.random.stateless_uniform in the map",
         )
     else:
-        instead = "a dataset of files, tensors or a range instead"
+        instead = "Write a dataset of files or tensors, or Dataset.range, instead"
         if node.op in ("LoadDataset", "SnapshotDataset"):
-            instead = "the data to TFRecords, and read these (tf.data.TFRecordDataset) instead"
+            instead = "Write the data to TFRecords, and read these (tf.data.TFRecordDataset) instead"
         elif node.inputs:
-            instead = "other operations (shuffle and repeat for shuffle_and_repeat), or this one after data.distribute"
-        raise refusal(node, "headrace does not know how to split its output among workers or ranks", instead)
+            instead = (
+                "Write other transformations (for example, shuffle and repeat instead of shuffle_and_repeat), or call "
+                "this transformation after data.distribute"
+            )
+        raise refusal(node, "headrace cannot split this transformation's output among workers or ranks", instead)
 
 
 def _source(node: Node, above: Sequence[Node], one_block_a_batch: bool) -> Source:
@@ -168,19 +171,20 @@ def _most(node: Node) -> int:
 
 
 def _batch_above(above: Sequence[Node]) -> tuple[int, Node | None, tuple[Node, ...]]:
-    """Return the batch size (0: no batches), the first `interleave` or similar before any batch, and dropping nodes.
+    """Return the batch size (0: no batch), the expanding node (or None), and the dropping nodes.
 
-    Dropping nodes drop an incomplete batch on every worker or rank. A `batch` that follows only one-to-one
-    transformations (`map`, …) does not: only the last block has an incomplete batch, which plain tf.data drops too.
+    The expanding node is the first `interleave` or similar before any batch. A dropping node drops an incomplete batch
+    on every worker or rank. A `batch` after only one-to-one transformations (`map`, …) does not count as dropping. It
+    drops only one batch in all, in the last block, and plain tf.data drops this batch too.
     """
     size, exact, expanding, known, dropping = 0, True, None, True, []
     for node in reversed(above):
         if node.op in dataset_ops.EXPANDING and _repeats_within(node):
             raise refusal(
                 node,
-                "turns some elements into endless datasets, so that a worker or rank that gets one of these "
+                "its function turns some elements into endless datasets. A worker or rank that gets one of these "
                 "might never come to other elements",
-                "dataset.repeat() before this transformation, without an endless .repeat() in its function",
+                "Write dataset.repeat() before this transformation, and no endless .repeat() in its function",
             )
         whole = exact and node.op in dataset_ops.BATCHES
         if not whole and _drops_remainder(node) and not is_endless(node.inputs[0]):
@@ -206,7 +210,7 @@ def _drops_remainder(node: Node) -> bool:
 
 
 def _constants_within(node: Node, operation: str, argument: str) -> Iterator[Any]:
-    """Yield the constants passed as `argument` to a node's inner operations whose type contains `operation`."""
+    """Search a node's functions for operations with `operation` in the type. Yield constant values of `argument`."""
     inside = {each.name: each for each in node.operations}
     for each in (one for one in inside.values() if operation in one.op):
         for edge in graphdef.arguments(each).get(argument, []):
@@ -216,13 +220,13 @@ def _constants_within(node: Node, operation: str, argument: str) -> Iterator[Any
 
 
 def _only_regroups(node: Node) -> bool:
-    """Return whether a node is a group_by_window (such as bucket_by_sequence_length) that only batches groups."""
+    """Return whether a node is a group_by_window that only batches its groups, as bucket_by_sequence_length does."""
     made = {re.sub(r"V\d$", "", op) for op in node.function_ops if re.search(r"Dataset(V\d)?$", op)}
     return node.op == "GroupByWindowDataset" and made <= {*dataset_ops.BATCHES, *dataset_ops.FUNCTIONS, "FilterDataset"}
 
 
 def _mixes_whole_datasets(node: Node) -> bool:
-    """Return whether a node is a sample_from_datasets that goes on to the end of all its datasets."""
+    """Return whether a node is a sample_from_datasets that ends only when all its datasets have ended."""
     if node.op != "DirectedInterleaveDataset" or node.definition.attr["stop_on_empty_dataset"].b:
         return False
     return any(each.op == "RandomDataset" for each in node.inputs[0].subtree())
@@ -242,6 +246,6 @@ def _count(node: Node) -> int:
         raise refusal(
             node,
             f"its elements must be counted on the trainer, but counting failed ({reason})",
-            "data.Shards.of_files(…, counts=…), or give dnn_group the channel too",
+            "Write data.Shards.of_files(…, counts=…), or give the channel to dnn_group too",
         ) from error
     return int(counted)

@@ -22,7 +22,7 @@ from headrace.training.handshake import LIMIT_S
 from headrace.training.socket_buffers import prepare, receive_into
 
 EXTRA_AHEAD = 2
-"""Batches that a rank requests ahead, in addition to its share of the `prefetch_factor` batches for each worker."""
+"""Batches that a rank requests ahead, in addition to its share, which is `prefetch_factor` × workers / ranks."""
 CONNECTIONS_PER_PROCESS = 2
 """Connections to each worker of a server. With two, the worker sends one batch while it makes the next."""
 MOST_CONNECTIONS = 64
@@ -51,10 +51,10 @@ class Feeds:
     Attributes:
         servers: HOST:PORT of each feed server.
         hello: first message on each connection: the loader's configuration, and its key in the field `loader`.
-        rank, world: this rank, and the number of ranks, which share the servers' workers.
+        rank, world: this rank, and the number of ranks. The ranks share the servers' workers.
         limit_s: seconds to wait for a batch while no server makes progress.
         pin_memory: whether batches are received into pinned memory.
-        prefetch_factor: batches that all ranks together request ahead for each worker of a server.
+        prefetch_factor: batches requested ahead for each worker of a server, summed over all ranks.
         prefetch_bytes: limit on the bytes of batches that are requested and not yet used by the rank.
     """
 
@@ -73,7 +73,8 @@ class FeedClient:
     """One loader's connections to the feed servers, which stay open for all epochs.
 
     Args:
-        request, known: functions for the first epoch, as `Schedule` takes them.
+        request: returns the request for a step of the first epoch. Each later epoch has its own functions.
+        known: returns how many steps of the first epoch can be requested now.
     """
 
     def __init__(self, feeds: Feeds, request: Callable[[int], BatchRequest], known: Callable[[], int]) -> None:
@@ -86,7 +87,7 @@ class FeedClient:
             self._start(server, 0)
 
     def begin(self, request: Callable[[int], BatchRequest], known: Callable[[], int]) -> None:
-        """Request the first batches of another epoch. Call this only when the epoch before is closed."""
+        """Request the first batches of another epoch. The previous epoch must be closed."""
         with self._changed:
             feeds, largest = self._feeds, self.epoch.largest_bytes
             self.epoch = Schedule(request, known, feeds.limit_s, feeds.prefetch_bytes, self._ahead, largest)
@@ -138,7 +139,7 @@ class FeedClient:
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
 
     def _start_others(self, server: str, processes: int) -> None:
-        """Start all other connections to a server, and request as many batches ahead as the server's workers need."""
+        """Start connections 1, 2, … to a server. Request enough batches ahead for the server's workers."""
         world = self._feeds.world
         connections = max(-(-CONNECTIONS_PER_PROCESS * processes // world), CONNECTIONS_PER_PROCESS)
         ahead = max(-(-self._feeds.prefetch_factor * processes // world), 1)
@@ -161,7 +162,7 @@ class FeedClient:
                 try:
                     protocol.send_record(connection, epoch.request(step).as_json())
                     came = receive(connection, server, process, self._feeds.pin_memory)
-                    epoch.came(step, *came)  # kept until the next one: glibc unmaps a thread's memory once all is free
+                    epoch.came(step, *came)  # `came` is not deleted: glibc unmaps a thread's memory once all is free
                 except SampleError as error:
                     epoch.came(step, error)
                 except OSError as error:
@@ -202,7 +203,8 @@ def enter(
         stack: exit stack that closes the connection.
 
     Raises:
-        OSError: the server cannot be reached now; `NotYetKnown` if it does not have the loader yet.
+        OSError: the server cannot be reached now.
+        NotYetKnown: the server does not have the loader yet. This is an `OSError`, too.
         NotKnown: the server does not have the loader, and never will.
         InputError: the server's script or data differ from this rank's.
     """
@@ -228,9 +230,7 @@ def wait_until_known(servers: Sequence[str], secret: str, hello: Mapping[str, An
 
     A server runs the script too. If the script first iterates over another loader, for example to compute a mean, the
     server makes that whole pass itself. While a server answers that the loader will come, the wait has no limit.
-
-    Raises:
-        DeadlineError: no server has answered for `limit_s` seconds.
+    Raises `DeadlineError` if no server has answered for `limit_s` seconds.
     """
     pause_s, heard = FIRST_PAUSE_S, time.monotonic()
     while time.monotonic() - heard < limit_s:

@@ -2,7 +2,7 @@
 
 These can be sent, nested in each other: tensors and arrays of any dtype, numbers, texts, bytes, paths, dates and None;
 lists, tuples, sets, named tuples, dicts and other mappings; dataclasses, enumerations and objects of plain classes;
-instances of Tensor's subclasses, with attributes. Only a class's name is sent, so the receiver must import the class.
+instances of Tensor's subclasses, with attributes. A message has a class's name, but not its code.
 
 The receiver does not trust the sender. Sizes are checked before memory is allocated. Classes come only from modules
 that are already imported here. Objects are made without running code of their class, except named tuples and mappings.
@@ -54,7 +54,7 @@ SEQUENCES = (list, tuple, set, frozenset, torch.Size)
 MAPPINGS = (dict, UserDict)
 """Base classes of mappings that can be sent, such as OrderedDict and Hugging Face's BatchEncoding."""
 DEFAULTS = {each.__name__: each for each in (list, dict, set, int, float, str, bool, tuple)}
-"""Default factories that can be sent, by name. A defaultdict with another factory is sent as a dict."""
+"""Types by name. A batch's defaultdict arrives as a dict unless its `default_factory` is one of these types."""
 _UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RuntimeError, ArithmeticError, SyntaxError)
 Buffers = list[memoryview]
 
@@ -81,14 +81,14 @@ def encode(batch: Any, skipped: Sequence[tuple[Any, str]] = (), state: Any = Non
 
 
 class _Encoder:
-    """Describes the parts of a batch, and collects their memory: `memory` describes each of the `buffers`."""
+    """Describes the parts of a batch, and collects their data in `buffers`. `memory` has an entry for each buffer."""
 
     def __init__(self) -> None:
         self.memory: list[dict[str, Any]] = []
         self.buffers: Buffers = []
 
     def describe(self, value: Any, level: int = 0) -> dict[str, Any]:
-        """Return the header's entry for a value. The entry names the value's memory by its place in `memory`."""
+        """Return the header's entry for a value. The entry refers to a buffer by the buffer's index in `memory`."""
 
         def each_of(values: Iterable[Any]) -> list[Any]:
             return [self.describe(each, level + 1) for each in values]
@@ -113,7 +113,7 @@ class _Encoder:
         for name, (written, write, _) in WRITTEN.items():
             if kind is written:
                 if name == "datetime" and (value.fold or not isinstance(value.tzinfo, (datetime.timezone, type(None)))):
-                    raise _cannot_be_sent("a named time zone", "have collate_fn return its isoformat()")
+                    raise _cannot_be_sent("a named time zone", "have collate_fn return the datetime's isoformat()")
                 return {"written": name, "text": write(value)}
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return {"named": _name(kind), "of": each_of(value)}
@@ -135,7 +135,7 @@ class _Encoder:
         if is_plain(kind):
             return {"object": _name(kind)} | attributes(vars(value))
         if isinstance(value, np.ndarray):
-            raise _cannot_be_sent("an array of Python objects", "have collate_fn return its tolist()")
+            raise _cannot_be_sent("an array of Python objects", "have collate_fn return the array's tolist()")
         advice = "have collate_fn return tensors, arrays, numbers and texts, in lists, tuples, dicts or plain objects"
         raise _cannot_be_sent(f"a {kind.__module__}.{kind.__qualname__}", advice)
 
@@ -159,22 +159,22 @@ class _Encoder:
         return attributes
 
     def _add_array(self, array: Any) -> int:
-        """Add an array's memory, and return its place in `memory`."""
+        """Add an array to `memory` and `buffers`. Return the array's index there."""
         whole = np.ascontiguousarray(array)
         try:
             described = whole.dtype.descr if whole.dtype.names else whole.dtype.str
         except ValueError as error:
-            raise _cannot_be_sent(f"an array of {whole.dtype} ({error})", "have collate_fn copy it") from error
+            raise _cannot_be_sent(f"an array of {whole.dtype} ({error})", "use repack_fields in collate_fn") from error
         self.memory.append({"array": described, "shape": list(array.shape)})
         self.buffers.append(_bytes_of(whole))
         return len(self.memory) - 1
 
     def _add_tensor(self, tensor: torch.Tensor) -> int:
-        """Add a tensor's memory in its present order, such as channels_last, and return its place in `memory`."""
+        """Add a tensor to `memory` and `buffers`. Keep an order such as channels_last. Return the tensor's index."""
         name = str(tensor.dtype).removeprefix("torch.")
         if tensor.is_nested or tensor.layout != torch.strided or name not in DTYPES:
             kind = "nested" if tensor.is_nested else str(tensor.layout).removeprefix("torch.")
-            raise _cannot_be_sent(f"a {kind} tensor of {name}", "have collate_fn make it dense")
+            raise _cannot_be_sent(f"a {kind} tensor of {name}", "have collate_fn return a dense, unquantized tensor")
         described: dict[str, Any] = {"tensor": name, "shape": list(tensor.shape)}
         if tensor.requires_grad:
             described["grad"] = True
@@ -230,7 +230,7 @@ class Decoder:
             raise InputError(f"a part of a batch does not fit its type ({error!r:.300})") from error
 
     def _allocated(self, described: dict[str, Any]) -> Any:
-        """Return the tensor or array that an entry of `memory` describes, whose memory is yet to be filled."""
+        """Allocate the tensor or array for an entry of `memory`. Append its buffer, not filled yet, to `buffers`."""
         if "array" in described:
             dtype = np.lib.format.descr_to_dtype(_fields(described["array"]))  # knows which fields are padding
             _require(not dtype.hasobject, "an array of objects")
@@ -266,7 +266,7 @@ class Decoder:
             _require(type(node["v"]) in PLAIN, "no plain value")
             return node["v"]
         if "scalar" in node:
-            return self._memory.pop(node["scalar"])[()]  # each is used once, or copies could fill the host's memory
+            return self._memory.pop(node["scalar"])[()]  # pop: without it, copies of an entry could fill the memory
         if "bytes" in node:
             return self._memory.pop(node["bytes"]).tobytes()
         if "written" in node:
@@ -278,7 +278,7 @@ class Decoder:
                 return kind(each_of(node[kind.__name__]))
         if "dict" in node:
             return dict(zip(node["dict"], each_of(node["of"]), strict=True))
-        if "named" in node:  # by `_make`, which counts the parts; `__new__` may change its arguments
+        if "named" in node:  # named tuple: `_make` counts the parts; a class's own `__new__` may change its arguments
             named = _class(node["named"], lambda kind: issubclass(kind, tuple) and hasattr(kind, "_fields"))
             return named._make(each_of(node["of"]))
         held = node.get("attributes", {})
@@ -295,7 +295,7 @@ class Decoder:
             made = self._memory.pop(node["memory"])
             if "subclass" in node:
                 found = _class(node["subclass"], is_plain_tensor)
-                with torch._C.DisableTorchFunctionSubclass():  # the class's own functions read its attributes
+                with torch._C.DisableTorchFunctionSubclass():  # `__torch_function__` may read attributes not set yet
                     made = made.detach().as_subclass(found).requires_grad_(made.requires_grad)
         if attributes:
             vars(made).update(attributes)
@@ -319,7 +319,7 @@ def _class(name: str, fits: Callable[[type], bool]) -> Any:
 
 
 def _object(name: str, attributes: Mapping[str, Any]) -> Any:
-    """Return an object of a dataclass or of a plain class with these attributes, without running code of its class."""
+    """Make an object of the named class, and set its attributes. No code of the class runs."""
     kind = _class(name, lambda kind: dataclasses.is_dataclass(kind) or is_plain(kind))
     made = object.__new__(kind)
     if not dataclasses.is_dataclass(kind):

@@ -17,7 +17,7 @@ from headrace.errors import DeadlineError
 from headrace.torch.fetch.map_fetcher import SampleError
 
 DEFAULT_PREFETCH_BYTES, LEAST_AHEAD = 2 << 30, 2
-"""By default, batches requested ahead take at most `DEFAULT_PREFETCH_BYTES`; `LEAST_AHEAD` are allowed at any size."""
+"""Default limit on the bytes of batches requested ahead. By default, `LEAST_AHEAD` batches are allowed at any size."""
 MOST_BREAKS, BREAKS_APART_S = 5, 0.5
 """A batch fails after `MOST_BREAKS` broken connections. Breaks within `BREAKS_APART_S` seconds count as one."""
 FIRST_PATIENCE_S, PATIENCE, LATELY = 2.0, 5.0, 32
@@ -46,7 +46,7 @@ class Schedule:
         most_bytes: limit on the bytes of batches that are requested and not yet used.
         ahead: limit on the number of batches that are requested and not yet used; `more_ahead` raises it.
         largest_bytes: bytes of the largest batch of an earlier epoch; 0: unknown.
-        least_ahead: number of batches that may be requested and not yet used whatever their size.
+        least_ahead: number of batches that may be requested and not yet used, even if they exceed `most_bytes`.
         name: returns a step's name for error messages.
     """
 
@@ -66,8 +66,8 @@ class Schedule:
         self._ahead, self._least_ahead, self._most_bytes, self._name = ahead, least_ahead, most_bytes, name
         self._limit_s, self._clock = limit_s, clock
         self._lock = threading.RLock()  # a signal handler of the rank may call close while it is held
-        self._here = threading.Condition(self._lock)  # the rank waits for its batch
-        self._free = threading.Condition(self._lock)  # connections wait for a step to make
+        self._here = threading.Condition(self._lock)  # on this, the rank waits for its batch
+        self._free = threading.Condition(self._lock)  # on this, connections wait for a step that they can request
         self._next = self._wanted = 0
         self.largest_bytes = largest_bytes
         self._asked: dict[int, _Asked] = {}
@@ -86,10 +86,9 @@ class Schedule:
             self._free.notify_all()
 
     def take(self, process: str, wait: bool = True) -> int | None:
-        """Assign a step to this process, and return it. Without a step, wait for one; return None if the epoch is over.
+        """Assign a step to this process, and return it. Return None if the epoch is over.
 
-        Args:
-            wait: false: return None at once if there is no step.
+        If no step can be requested now, wait for one, or return None if `wait` is false.
         """
         with self._lock:
             while not self.closed and self._error is None:
@@ -130,7 +129,7 @@ class Schedule:
             self._here.notify()
 
     def hear(self) -> None:
-        """Note that a server makes progress."""
+        """Record that a server makes progress."""
         self._heard_at = self._clock()
 
     def broke(self, step: int, process: str, what: object) -> None:

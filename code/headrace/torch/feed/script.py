@@ -1,7 +1,7 @@
 """Register the training script's loaders. On a feed server, run the script up to its first batch.
 
-Ranks and feed servers run the same script and arguments, so ranks need not send code. A loader's key, by which both
-know it, is its `name=` or its number in creation order. On a feed server the script runs on the CPU, as the only rank.
+Ranks and feed servers run the same script and arguments, so ranks need not send code. Both know a loader by its key:
+the loader's `name=`, or its number in creation order. On a feed server the script runs on the CPU, as rank 0 of 1.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from headrace.rank.context import TrainerContext
 from headrace.rank.failure import in_a_line
 from headrace.torch import distributed
 
-WITHOUT_DATA_HOSTS = "train without data hosts: --no-is_hetero --tf_data_mode local"
+WITHOUT_DATA_HOSTS = "train without data hosts (--no-is_hetero --tf_data_mode local)"
 OTHER_PROCESS = (
     "the script makes loaders in processes that it starts itself (torch.multiprocessing.spawn, for example). headrace "
     "starts a process for each rank: call the training function directly, with headrace.torch.local_rank()"
 )
-_APART = 1_000_003  # torch uses 32 bits of a seed
-"""Difference of two loaders' default seeds: so large that they stay different, although each epoch adds 1 to a seed."""
+_APART = 1_000_003  # odd, so that seeds differ in the lowest 32 bits, which are all that torch uses
+"""The default seed of loader n is n × this value. Each epoch adds 1 to a seed, so loaders' seeds must be far apart."""
 _OWN_NUMBERS = 1 << 20
-"""Added to the number of a loader with `shard_by_rank=False`, so that its default seed differs from all others."""
+"""Value added to a loader's number if `shard_by_rank=False`, so that no other loader has the same default seed."""
 
 
 @dataclass
@@ -40,7 +40,7 @@ class Place:
     """A loader's place in the script: its number or name. A loader made again under the same name keeps its place.
 
     Attributes:
-        key: the loader's name or number, by which ranks and feed servers know it.
+        key: the loader's name or number. Ranks and feed servers know the loader by this key.
         seed: the default seed of the loader's order and random draws.
         late: whether the loader was made after the first batch, so that feed servers may not have it yet.
         next_epoch: the epoch with which the next loader at this place begins.
@@ -61,19 +61,19 @@ class _Process:
     server: Any = None
     """A `feed.server.FeedServer`; None on a rank, and in a feed server's workers."""
     processors = 0
-    """Number of worker processes with which a feed server's script makes batches for itself, not for ranks."""
+    """Number of worker processes that a loader with num_workers=0 starts: 0 on a rank, more on a feed server."""
     begun = False
     """Whether the script has requested a batch."""
 
 
 process = _Process()
 _counts = {True: 0, False: 0}
-"""Number of loaders without a name that the script has made, by whether ranks share them."""
+"""Number of unnamed loaders that the script has made: under True, those that ranks share; under False, the others."""
 _places: dict[str, Place] = {}
 _loaders: dict[str, Any] = {}
 """All loaders of the script, by key; filled only on a feed server."""
 serving = threading.Lock()
-"""Held while a thread of the script is in `batch_asked_for`, where the feed server serves ranks."""
+"""Lock with which `batch_asked_for` lets only one thread of the script serve ranks at a time."""
 
 
 def is_feed_server() -> bool:
@@ -87,7 +87,7 @@ def is_feed_server() -> bool:
 def feed_servers(environ: Mapping[str, str]) -> Sequence[str]:
     """Return HOST:PORT of each feed server that this process reads from; empty on a feed server itself.
 
-    Raises `InputError` where the script of a feed server makes loaders in a process that it started.
+    Raises `InputError` if the script of a feed server has started this process.
     """
     if is_feed_server():
         return ()
@@ -97,10 +97,10 @@ def feed_servers(environ: Mapping[str, str]) -> Sequence[str]:
 
 
 def register(loader: Any, shared: bool, name: str) -> Place:
-    """Return the place of a loader that the script has just made. Raises `InputError` for a name that is taken.
+    """Return the place of a loader that the script has just made.
 
-    Some scripts make a new loader for each epoch. Once the script has requested a batch, a loader gets the place of the
-    earlier one with the same `name`.
+    Raises `InputError` if two loaders have the same name before the script's first request for a batch. After this
+    request, a loader gets the place of the earlier loader with its name: some scripts make a new loader each epoch.
 
     Args:
         shared: whether ranks share the loader. Unshared loaders are numbered separately: one rank alone may make them.
@@ -123,10 +123,10 @@ def register(loader: Any, shared: bool, name: str) -> Place:
 
 
 def batch_asked_for() -> None:
-    """Record that the script requests a batch. A feed server pauses the script here, and serves its loaders.
+    """Record that the script requests a batch. A feed server pauses the script here, and serves the script's loaders.
 
-    On a feed server this returns only when a rank asks for a loader that the script has not made yet. The script then
-    makes the batches of this iteration itself, and pauses here again when it begins another iteration.
+    The pause ends when a rank asks for a loader that the script has not made yet. The script then makes the batches of
+    the current iteration itself. At the next iteration, the script pauses here again.
     """
     process.begun = True
     if process.server is not None:
@@ -135,7 +135,7 @@ def batch_asked_for() -> None:
 
 
 def training_begins() -> None:
-    """Note that training begins. A feed server stops the script here for good, and serves its loaders."""
+    """Record that training begins. A feed server stops the script here for good, and serves its loaders."""
     batch_asked_for()
     if process.server is not None:
         process.server.serve_for_good()
@@ -145,8 +145,8 @@ def _step_made(*_: Any) -> None:
     """Stop a feed server's script for good where it trains on a loader's batches. torch calls this before a step."""
     if not process.begun:
         print_once(
-            "the script trains before it takes a batch of a headrace.torch.DataLoader. If it takes none, a data host "
-            f"has nothing to do: iterate over the loader itself, or {WITHOUT_DATA_HOSTS}"
+            "the script trains before it takes a batch of a headrace.torch.DataLoader. If it never takes one, data "
+            f"hosts have nothing to do: iterate over a headrace.torch.DataLoader, or {WITHOUT_DATA_HOSTS}"
         )
     elif process.server is not None:  # not in a worker
         process.server.serve_for_good()
@@ -163,7 +163,7 @@ def run_until_first_batch(script: str, arguments: Sequence[str], server: Any, pr
 
     Args:
         server: a `feed.server.FeedServer`.
-        processors: number of local workers for passes that the script makes over other loaders, such as for a mean.
+        processors: number of worker processes that a loader with num_workers=0 starts in this process.
 
     Raises:
         InputError, SetupError: the script ended before its first batch.
@@ -180,6 +180,6 @@ def run_until_first_batch(script: str, arguments: Sequence[str], server: Any, pr
             kind = InputError if leaving.code == InputError.exit_code else SetupError  # argparse exits too
             raise kind(f"{script} exited in a feed server, before its first batch: {in_a_line(leaving)}") from leaving
     raise SetupError(
-        f"{script} took no batch of a headrace.torch.DataLoader, so a data host has nothing to do; "
-        f"use one, or {WITHOUT_DATA_HOSTS}"
+        f"{script} took no batch of a headrace.torch.DataLoader, so data hosts have nothing to do. "
+        f"Iterate over a headrace.torch.DataLoader, or {WITHOUT_DATA_HOSTS}"
     )

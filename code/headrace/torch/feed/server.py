@@ -1,8 +1,8 @@
-"""A feed server, which makes batches for ranks in worker processes.
+"""A feed server: its worker processes make batches for ranks.
 
     python -m headrace.torch.feed.server --port 6001 --address algo-1:6001 SCRIPT [ARGUMENT ...]
 
-It runs the training script up to its first batch, forks workers that have the script's datasets, authenticates ranks,
+The server runs the script up to its first batch, forks workers that have the script's datasets, authenticates ranks,
 and hands each connection to a worker. A batch depends only on the request and the dataset, not on the server.
 """
 
@@ -35,15 +35,15 @@ from headrace.torch.sampling.rank_agreement import differences
 from headrace.training.handshake import LIMIT_S
 
 SAMPLE_SHARE = 0.8
-"""Longest time for one batch, as a share of `stall_timeout_s`. A hang must be reported before the watchdog acts."""
+"""Largest share of `stall_timeout_s` that a batch may take. The server must report a hang before the watchdog acts."""
 ALONE = (
-    "(a data host runs the script as the only rank, without a GPU: use headrace.torch.init() and "
+    "(on a data host the script runs as rank 0 of 1, without a GPU: use headrace.torch.init() and "
     "headrace.torch.device(), and if headrace.torch.is_feed_server() is true, skip what only ranks should do)"
 )
 ACCEPT_AGAIN_S = FORK_AGAIN_S = LOOK_EVERY_S = 0.5
 SAME = (
-    "script, arguments and data must be the same on all hosts. A data host runs the script as the only rank, so do not "
-    "let the dataset depend on the world size, the rank or a broadcast"
+    "script, arguments and data must be the same on all hosts. On a data host the script runs as rank 0 of 1, so the "
+    "dataset must not depend on the world size, the rank or a broadcast"
 )
 
 
@@ -65,7 +65,7 @@ class FeedServer:
         self._for_good = False
         self._listener: socket.socket | None = None
 
-    # On the script's thread
+    # The script's thread runs these methods.
 
     def start(self, loaders: Mapping[str, Any]) -> None:
         """Begin to serve these loaders, in their present state. The first call opens the port."""
@@ -101,7 +101,7 @@ class FeedServer:
             pass
         raise SystemExit(0)
 
-    # On the server's own threads
+    # The server's own threads run these methods, except `close`.
 
     def close(self) -> None:
         """End the workers, and with them all connections."""
@@ -132,7 +132,7 @@ class FeedServer:
                 connection.settimeout(LIMIT_S)
                 hello = protocol.receive_record(connection)
                 answer = self._answer(hello)
-                if not answer and not hello.get("probe"):  # before the reply, since this raises if the worker is dead
+                if not answer and not hello.get("probe"):  # reply after `hand_over`: it raises if the worker died
                     self._pool.hand_over(connection, hello["loader"], hello["slot"])
                 protocol.send_record(connection, {"processes": self._pool.count, "problem": "", **answer})
         except (OSError, InputError):
@@ -159,14 +159,14 @@ class WorkerPool:
     def __init__(self, count: int, stall_timeout_s: float) -> None:
         self.count, self._stall_timeout_s = count, stall_timeout_s
         self.port = 0
-        """The server's port. Workers close the sockets of this port that they inherit."""
+        """The server's port. A forked worker closes the sockets on this port that the worker has inherited."""
         self.at_rest = threading.Event()
-        """Event that is set while the script does not run, so that workers can be forked."""
+        """Event that is set while the script does not run. Only then can workers be forked."""
         self._loaders: Mapping[str, Any] = {}
         self._lock = threading.Lock()
         self.closed = threading.Event()
         self._workers: dict[int, tuple[BaseProcess, socket.socket]] = {}
-        """By number, each worker's process and the socket that passes it connections."""
+        """For each worker's number, the worker's process, and the socket that hands connections to the worker."""
 
     def fork(self, loaders: Mapping[str, Any]) -> None:
         """Fork workers that have the present datasets of these loaders, and end the earlier workers."""
@@ -176,7 +176,7 @@ class WorkerPool:
                 self._replace(number)
 
     def hand_over(self, connection: socket.socket, key: str, slot: int) -> None:
-        """Hand a rank's connection to the worker that `slot` selects. Raises `OSError` if it has just died."""
+        """Hand a rank's connection to the worker that `slot` selects. Raises `OSError` if the worker has just died."""
         with self._lock:
             _, mailbox = self._workers[slot % self.count]
             socket.send_fds(mailbox, [key.encode()], [connection.fileno()])
@@ -189,7 +189,7 @@ class WorkerPool:
                 _end(*each)
 
     def _replace(self, number: int) -> None:
-        """Fork a worker that dies with this thread. End the earlier one, whose ranks connect again."""
+        """Fork a worker that dies with this thread, then end the old worker. The old worker's ranks connect again."""
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         limit_s = SAMPLE_SHARE * self._stall_timeout_s
         worker = Worker(number, self.count, self._loaders, limit_s, self._stall_timeout_s)
@@ -278,11 +278,11 @@ class _Serving(FeedServer):
             _leave(1)
 
     def go_on_without(self, problem: str) -> None:
-        """If `problem` ended the script after its first batch, print it and serve for good; otherwise return."""
+        """If `problem` ended the script after the first batch, print `problem` and keep serving; otherwise return."""
         while script.serving.locked():
             time.sleep(LOOK_EVERY_S)
         if self._listener is not None:
-            print(f"the script ended here: {problem}; for loaders not made yet, ranks make the batches", flush=True)
+            print(f"the script ended: {problem}. Ranks make the batches of loaders that this host lacks", flush=True)
             self.serve_for_good()
 
 

@@ -25,8 +25,8 @@ from headrace.torch.fetch.map_fetcher import Fetched
 from headrace.training.freed_memory import keep_freed_memory
 
 AHEAD = 3
-"""The most batches of a shard that the rank requests or holds. Requests are limited because each answer must be read at
-once: a server that cannot send an answer for some seconds assumes that the rank is dead (`socket_buffers.prepare`)."""
+"""Maximum number of a shard's batches that are requested and not yet used. The limit lets the rank read each answer at
+once. A server that cannot send an answer for some seconds assumes that the rank is dead (`socket_buffers.prepare`)."""
 PATIENCE_S = 10.0
 """Seconds of silence after which the rank tries another worker. Each silence doubles this limit. A worker that is still
 making a batch is not silent: it sends a report every two seconds."""
@@ -141,7 +141,7 @@ class _Lane:
             raise
 
     def _is_alive(self, at: bytes) -> None:
-        """Count a report of a new sample as progress: after a resume, samples may be replayed before any batch."""
+        """Record progress if the sample in a worker's report, `at`, differs from the sample in the previous report."""
         if at != self._at:
             self._at = at
             self._schedule.hear()

@@ -1,4 +1,4 @@
-"""A worker of a feed server, which makes batches for all its connections, one after another.
+"""A feed server's worker, which makes batches for all its connections, one after another.
 
 It makes one batch at a time, because all samples use the process's random generators. It works on the main thread, as
 torch's own workers do: SQLite and signal handlers, for example, need that. Each connection has a thread that sends. For
@@ -64,9 +64,9 @@ class _Client:
                 try:
                     with self.sending:
                         protocol.send_answer(self.connection, *answer)
-                except OSError:  # the worker notices it when it next reads
+                except OSError:  # the connection has ended: the worker notices this at its next read
                     protocol.end(self.connection)
-                    if self.loader.is_stream and self.makes:  # it may be replaying a long shard for nothing
+                    if self.loader.is_stream and self.makes:  # the process may be replaying a shard for nothing
                         os._exit(1)
 
     def _next_answer(self) -> Answer | None:
@@ -95,7 +95,7 @@ class Worker:
         self._number, self._count, self._loaders = number, count, loaders
         self._limit_s, self._send_timeout_s = limit_s, send_timeout_s
         self._fetchers: dict[Any, MapFetcher] = {}
-        """By loader, the fetchers of map-style datasets."""
+        """For each loader of a map-style dataset, the loader's fetcher."""
         self._shards: list[int] = []
         """Ids of the forked processes that make shards."""
         self._making: tuple[float, float, MapFetcher | IterableFetcher, _Client] | None = None
@@ -130,7 +130,7 @@ class Worker:
         threading.Thread(target=self._watch, name="sample watch", daemon=True).start()
 
     def _take(self, message: bytes, descriptor: int, readable: selectors.BaseSelector) -> None:
-        """Serve a connection: in a forked process for a shard, else in this process."""
+        """Serve a connection: in a forked process if the loader has an `IterableDataset`, else in this process."""
         connection, loader = socket.socket(fileno=descriptor), self._loaders[message.decode()]
         with contextlib.suppress(OSError):  # the rank may have gone meanwhile
             prepare(connection, self._send_timeout_s)
@@ -185,13 +185,13 @@ class Worker:
             return protocol.BATCH, *encode(fetched.batch, fetched.skipped, fetched.state)
         except HeadraceError as error:
             return protocol.FAILED, failure(str(error)), []
-        except (Exception, SystemExit) as error:  # from worker_init_fn, set_epoch, or a type in the batch
+        except (Exception, SystemExit) as error:  # from worker_init_fn, set_epoch, or code of a class in the batch
             return protocol.FAILED, failure(f"{type(error).__name__}: {error}\n{traceback.format_exc()}"), []
         finally:
             self._making, client.makes = None, False
 
     def _fetcher(self, client: _Client) -> MapFetcher | IterableFetcher:
-        """Return the fetcher of the client's loader; for a stream, the client's own, which has a place in the shard."""
+        """Return the loader's fetcher. Each stream client has its own fetcher, which keeps its place in the shard."""
         loader = client.loader
         if loader.is_stream:
             client.fetcher = client.fetcher or loader.fetcher()
@@ -222,7 +222,7 @@ class Worker:
             if time.monotonic() - began < limit_s:
                 continue
             what = "collate_fn" if fetcher.at is None else f"sample {fetcher.at}"
-            why = f"the batch is not made after {limit_s:g} s (the loader's timeout, or 80% of stall_timeout_s)"
+            why = f"the batch was not ready after {limit_s:g} s (the loader's timeout, or 80% of stall_timeout_s)"
             text = f"{what} hangs: {why}"
             print(f"{text}; the stacks of all threads:", file=sys.stderr, flush=True)
             faulthandler.dump_traceback(file=sys.stderr)

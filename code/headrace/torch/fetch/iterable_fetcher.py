@@ -1,4 +1,4 @@
-"""The fetcher of an `IterableDataset`, which makes the batches of one shard in order.
+"""The fetcher of an `IterableDataset`. It makes the batches of one shard in order.
 
 To the dataset, a shard looks like a worker process of torch's loader: it iterates over a copy of the dataset, and
 `get_worker_info` returns the shard's number and the number of shards. Shards may be made on any number of hosts.
@@ -22,7 +22,7 @@ from headrace.torch.fetch.rng import SHARD, SHARD_BEGINS, SHARD_COLLATE, begin_e
 
 MOST_SHARDS = 1 << 16
 NOT_SHARED = (
-    "does not ask which shard it is, so each of {shards} shards would yield all samples. In __iter__, call "
+    "does not ask for its shard, so each of the {shards} shards would have all samples. In __iter__, call "
     "torch.utils.data.get_worker_info() and yield this shard's part (files[info.id::info.num_workers]); or use a "
     "map-style dataset"
 )
@@ -72,7 +72,7 @@ class WorkerInfo(_utils.worker.WorkerInfo):
 
 
 class IterableFetcher:
-    """Makes the batches of one shard of a loader's dataset in their order."""
+    """Makes, in order, the batches of one shard of the loader's dataset."""
 
     def __init__(self, loader: Any) -> None:
         self._dataset, self._collate_fn = loader.dataset, loader.collate_fn
@@ -169,7 +169,7 @@ def _has_state(dataset: Any) -> bool:
 
 
 def _copied(dataset: Any) -> Any:
-    """Return a shallow copy that iteration may change: its lists and one-element shared tensors are copies too."""
+    """Return a shallow copy of a dataset. Copy lists and one-element shared tensors too: iteration may change them."""
     try:
         copied = copy.copy(dataset)
     except RecursionError:  # a wrapper whose __getattr__ reads an attribute that an empty copy lacks

@@ -134,7 +134,7 @@ class MapFetcher:
 
 
 def plain_index(index: Any, depth: int = 0) -> Index:
-    """Return the index, with NumPy's and torch's numbers as Python's. Other types raise TypeError or AttributeError."""
+    """Convert NumPy and torch numbers in an index to Python numbers. Other types raise TypeError or AttributeError."""
     if isinstance(index, np.generic):
         index = index.item()
     if isinstance(index, (str, bool)) or (isinstance(index, float) and depth):

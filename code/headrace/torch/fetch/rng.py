@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-# Places for draws that belong to no sample. Samples have small places, counted from 0 in an epoch or in a batch.
+# Values of `sample_seed`'s `place` for all draws except those of map-style datasets' samples, whose `place` is small.
 COLLATE = 1 << 40
 SAMPLER = 1 << 41
 WORKER = 1 << 42
@@ -40,11 +40,12 @@ _HOLDING_NONE = (str, bytes, bytearray, int, float, complex, type(None), type, t
 
 
 def sample_seed(seed: int, epoch: int, position: int, place: int = 0) -> int:
-    """Return the 64-bit seed for the random draws of one sample, or for draws outside samples, as in `collate_fn`.
+    """Return the 64-bit seed for the random draws of one sample, or for other draws, such as those of `collate_fn`.
 
     Args:
         position: the sample's position in the epoch. With a batch sampler, the position of the sample's batch.
-        place: the sample's place in a batch sampler's batch, else 0. Outside samples, a constant such as `COLLATE`.
+        place: a sample's place in its batch if a batch sampler makes the batch, or else 0. For draws outside of a
+            map-style dataset's samples, give a constant such as `COLLATE`.
     """
     mixed = seed & _MASK
     for number in (epoch, position, place):
@@ -61,7 +62,7 @@ def _splitmix64(value: int) -> int:
 
 
 def seed_all(seed: int, own: Mapping[str, Any] | None = None) -> None:
-    """Seed the global CPU generators of Python, NumPy and torch, and a dataset's `own` ones, given by path."""
+    """Seed the global CPU generators of Python, NumPy and torch, and the generators in `own` (from `generators_of`)."""
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed & 0xFFFFFFFF)
@@ -80,8 +81,8 @@ def kept(generators: Iterable[Any], within: list[Any] | None = None) -> Iterator
     """Context that restores the state of these generators at its end, so that the script's draws do not change.
 
     Args:
-        within: the generators' states when the last context with this list ended; empty at first. The context goes on
-            from them. Give a list for code that alternates with other code, such as a sampler.
+        within: a list, empty at first, for code that runs in several contexts, such as a sampler. In each context, the
+            generators start with the states that they had at the end of the previous context.
     """
     before = [(each, _state(each)) for each in generators]
     try:
@@ -111,7 +112,7 @@ def _set_state(generator: Any, state: Any) -> None:
 
 
 def generators_of(*holders: Any) -> dict[str, Any]:
-    """Return the generators in the attributes of these objects, at any depth, by path, such as `0.transform.rng`."""
+    """Return the random generators that these objects hold, at any depth. Keys are paths, such as `0.transform.rng`."""
     found: dict[str, Any] = {}
     seen: dict[int, Any] = {}
     waiting = collections.deque((str(place), each) for place, each in enumerate(holders))
@@ -160,9 +161,9 @@ _epochs: dict[int, tuple[weakref.ref[Any], tuple[int, int]]] = {}
 
 
 def set_epoch(dataset: Any, seed: int, epoch: int) -> bool:
-    """Call `set_epoch` of the dataset, or of the datasets inside it if it has none. Return whether any was called.
+    """Call `set_epoch` of the dataset. If it has none, call `set_epoch` of the datasets inside. Return whether any ran.
 
-    A dataset that is already at this seed and epoch is skipped. In `set_epoch`, all processes draw the same numbers.
+    A dataset that is already at this seed and epoch is skipped. Random draws in `set_epoch` are equal in all processes.
     """
     called = False
     for each in with_set_epoch(dataset):
@@ -170,14 +171,14 @@ def set_epoch(dataset: Any, seed: int, epoch: int) -> bool:
         if known and known[0]() is each and known[1] == (seed, epoch):
             continue
         begin_epoch(each, seed, epoch)
-        with contextlib.suppress(TypeError):  # a class without weak references: set_epoch runs for each batch
+        with contextlib.suppress(TypeError):  # `each` allows no weak reference: `set_epoch` runs for each batch
             _epochs[id(each)] = weakref.ref(each), (seed, epoch)
         called = True
     return called
 
 
 def begin_epoch(dataset: Any, seed: int, epoch: int) -> None:
-    """Call `set_epoch` of the dataset, or of those inside it, with seeded generators, whose state is then restored."""
+    """Seed random generators, call `set_epoch` of the dataset or of datasets inside it, and restore the generators."""
     for each in with_set_epoch(dataset):
         own = generators_of(each)
         with kept((*GLOBAL, *own.values())):
@@ -186,7 +187,7 @@ def begin_epoch(dataset: Any, seed: int, epoch: int) -> None:
 
 
 def with_set_epoch(dataset: Any) -> list[Any]:
-    """Return the dataset if it has a `set_epoch`, else the datasets in its attributes that have one."""
+    """Return the dataset if it has a `set_epoch` method, or else the datasets inside it that have this method."""
     found, seen, waiting = [], {id(dataset)}, collections.deque([dataset])
     while waiting:
         each = waiting.popleft()

@@ -21,15 +21,15 @@ from headrace.errors import DeadlineError, InputError
 
 FIRST_POLL_S, LONGEST_POLL_S = 0.0005, 0.02
 LAST_STEP_S = 10.0
-"""Longest time, in seconds, that rank 0, which hosts the store, waits for all ranks to read that a stream has ended."""
+"""Limit on the seconds that rank 0 waits for the other ranks after a stream has ended."""
 STATES_KEPT = 8
-"""Number of latest states that a rank keeps of a shard. Rank 0, which saves checkpoints, may be a few steps behind."""
+"""Number of latest states to keep for each shard. Rank 0 saves checkpoints, and may be some steps behind this rank."""
 _ENDED = 1 << 24
 """A rank without a batch adds this to a step's counter, a rank with a batch adds 1: one number holds both counts."""
 _HINTS = {
     "epoch": "have all ranks iterate over the same epochs, and call loader.set_epoch(epoch) where an epoch begins",
-    "order": "make the sampler from the same indices and the same seed on all ranks; with shard_by_rank=False a rank "
-    "takes what its own sampler yields",
+    "order": "make the sampler from the same indices and the same seed on all ranks. If samplers are to differ, set "
+    "shard_by_rank=False: each rank then takes what its own sampler yields",
     "subset": "give random_split a generator with a seed",
 }
 _ALIKE = "make the same loaders on all ranks, in the same order, from the same data"
@@ -41,14 +41,14 @@ def loader_config(loader: Any) -> dict[str, Any]:
     length = None if loader.is_stream or not hasattr(dataset, "__len__") else len(dataset)
     config = {"dataset": type(dataset).__qualname__, "length": length, "on_error": loader.on_error}
     digests = []
-    while isinstance(dataset, Subset):  # random_split without a seed makes other parts on each host
+    while isinstance(dataset, Subset):  # random_split without a seed splits differently on each host
         digests.append(order_digest(dataset.indices))
         dataset = dataset.dataset
     return config | ({"subset": digests} if digests else {})
 
 
 def differences(own: Mapping[str, Any], other: Mapping[str, Any], who: str) -> str:
-    """Return how two configurations differ, with both values and advice; empty if equal. `who` owns `other`."""
+    """Return how two configurations differ, with both values and advice; '' if they do not. `other` is from `who`."""
     names = [name for name in own if own[name] != other.get(name)]
     if not names:
         return ""
@@ -131,7 +131,7 @@ class StreamEnd:
         return next((state for number, state in states if number == batches), None)
 
     def lengths(self, shards: int) -> Mapping[int, int]:
-        """Return the number of batches of each shard that has ended, on any rank."""
+        """Return the number of batches of each ended shard. This includes the shards of all ranks."""
         keys = {shard: f"{self._name}/end/{shard}" for shard in range(shards)}
         return {shard: int(self._store.get(key)) for shard, key in keys.items() if self._store.check([key])}
 

@@ -21,22 +21,22 @@ from headrace.torch.sampling.rank_agreement import order_digest
 from headrace.torch.sampling.samplers import LazyOrder, drawn, is_distributed
 
 LEAST_AHEAD, MOST_AHEAD = 16, 256
-"""Fewest and most steps to draw in advance from an endless sampler. In between, n are drawn in advance at step n."""
+"""Minimum and maximum number of steps to draw in advance from an endless sampler. The number grows during an epoch."""
 MOST_POSITIONS_AHEAD = 1 << 18
 
 
 @dataclass(frozen=True)
 class EpochPlan:
-    """A rank's steps of one epoch, or of the rest of one, and the request for each batch.
+    """A rank's steps of one epoch, or of the rest of an epoch, and the request for each batch.
 
     Args:
-        order: for each position of the epoch, the index of its sample, or a list of indices.
+        order: sample indices by position in the epoch. With a batch sampler, each position has a list of indices.
         batch: number of positions that one rank takes in a step.
         rank, world: this rank, and the number of ranks.
         start: the first position that has not been trained on.
-        drop_last: leave out the positions that do not fill a step of all ranks. Without it the last step is smaller,
-            and up to `world − 1` positions from the epoch's beginning repeat so that all ranks take equally many.
-        drop_uneven: keep the smaller last step, but leave out positions instead of repeating some.
+        drop_last: leave out the last positions if they are too few for a full step of all ranks. If false, the last
+            step is smaller. Up to `world − 1` positions from the epoch's start repeat, so ranks take the same number.
+        drop_uneven: keep the smaller last step, but leave out up to `world − 1` positions instead of repeating some.
         of_batches: whether each position has a list of indices.
         seed, number: the seed of random draws, and the epoch's number.
     """
@@ -88,7 +88,7 @@ class EpochPlan:
         return max(self.order.end - self.start, 0) // (self.batch * self.world)
 
     def request(self, step: int) -> BatchRequest:
-        """Return the request for the batch of a known step. Any thread may call this."""
+        """Return the request for a step's batch. The step must be less than `known()`. Any thread may call this."""
         positions, order = self.positions(step), self.order
         if self.of_batches:
             chosen = order[positions[0]]
@@ -96,7 +96,7 @@ class EpochPlan:
         return BatchRequest(self.seed, self.number, positions, [plain_index(order[each]) for each in positions])
 
     def digest(self) -> str:
-        """Return a digest of the order, or of its first part where the sampler is endless."""
+        """Return a digest of the order. For a long or endless sampler, digest the indices that `order` holds now."""
         return order_digest(self.order.window() if isinstance(self.order, LazyOrder) else self.order)
 
 
@@ -114,7 +114,7 @@ class Planner:
 
     @property
     def dealt(self) -> bool:
-        """True if the script gave torch's DistributedSampler, which divides samples as the loader does."""
+        """True if the loader's sampler is torch's own DistributedSampler, for the whole dataset and all ranks."""
         return is_distributed(self._loader.sampler, self._loader.ranks, self._loader.dataset)
 
     @property
@@ -137,13 +137,13 @@ class Planner:
     def plan(self, epoch: int, start: int) -> EpochPlan:
         """Return this rank's plan of an epoch, beginning at position `start`. Raises `InputError`."""
         loader = self._loader
-        # With shard_by_rank=False, the same position on two ranks is two samples, which must draw differently.
+        # With shard_by_rank=False, samplers put different samples at one position on two ranks: draws must differ.
         alone = self._given and loader.ranks == 1 and distributed.rank() > 0
         seed = sample_seed(loader.seed, 0, distributed.rank(), RANK) if alone else loader.seed
         return self._plan(self._order(epoch), start, seed, epoch)
 
     def _order(self, epoch: int) -> Sequence[Any]:
-        """Return the index for each position of an epoch; for a batch sampler, the list of indices."""
+        """Return the epoch's sample indices by position. With a batch sampler, each position has a list of indices."""
         loader, sampler, dealt = self._loader, self._sampler, self.dealt
         if self.own:
             seed = sample_seed(loader.seed, epoch, 0, SAMPLER)

@@ -1,6 +1,6 @@
 """Draw an epoch's indices from a sampler, which is torch's or the script's own. All ranks get the same order.
 
-Each rank iterates over the whole sampler, with the same seed. It iterates over an endless sampler during training.
+Each rank draws all indices, with the same seed: before the epoch, or during it if the sampler is very long or endless.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ ENDLESS = sys.maxsize
 MOST_AT_ONCE = 1 << 22
 """If a sampler's length is at most this, its indices are drawn at once. Otherwise they are drawn during training."""
 _MORE_THAN_SAID = 64
-"""A sampler is endless if it yields more than 2 × length + this value. Without a length, the dataset's is used."""
+"""A sampler counts as endless if it yields more than 2 × its length + this value. If a sampler has no length, the
+length of the dataset is used instead."""
 _CHUNK = 1 << 10
 """Number of samples that are drawn at once from an endless sampler."""
 
@@ -70,8 +71,7 @@ def nested(sampler: Any, depth: int = 0) -> Iterator[Any]:
 def drawn(sampler: Any, of_batches: bool, dataset: Any, seed: int, epoch: int) -> Sequence[Any]:
     """Return all indices that a sampler yields, or a `LazyOrder` if the sampler is endless or very long.
 
-    Raises:
-        InputError: the sampler yields an object that is not an index.
+    Raises `InputError` if the sampler yields an object that is not an index.
     """
     drawing = _Drawing(sampler, of_batches, seed, epoch)
     count = _length(sampler)
@@ -125,7 +125,8 @@ class _Drawing:
             plain = [plain_index(each) for each in drawn] if self._of_batches else plain_index(drawn)
         except (TypeError, AttributeError):
             raise InputError(
-                f"{self._name} yields {drawn!r:.80}; an index is a number or a text, or a plain tuple or list of them"
+                f"{self._name} yields {drawn!r:.80}. An index must be an integer, a string, or a plain tuple or list "
+                "of numbers and strings"
             ) from None
         if self._of_batches and not plain:
             raise InputError(f"{self._name} yields a batch without samples: leave it out")
@@ -151,7 +152,7 @@ class LazyOrder(Sequence[Any]):
         self._kept: dict[int, Any] = {}
 
     def __len__(self) -> int:
-        """Return the sampler's length. Without one, return `ENDLESS` until the sampler has ended."""
+        """Return the number of indices that the sampler yields, or `ENDLESS` while this number is not known."""
         return self._count
 
     @property
@@ -207,4 +208,4 @@ class RankBatchSampler(BatchSampler):
         self._loader.set_epoch(epoch)
 
     def __len__(self) -> int:
-        return int(self._loader.planner.steps())  # not the loader's own length, which a subclass may take from here
+        return int(self._loader.planner.steps())  # not len(loader): a subclass may define that as len(batch_sampler)

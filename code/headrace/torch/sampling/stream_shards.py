@@ -21,13 +21,13 @@ from headrace.torch.fetch.map_fetcher import Fetched
 from headrace.torch.sampling.rank_agreement import StreamEnd
 
 MORE_FILES = (
-    "each rank needs a shard with samples: write at least as many files as there are ranks, use fewer ranks, or a "
-    "map-style dataset"
+    "Each rank needs a shard with samples. Write at least as many files as there are ranks, use fewer ranks, or "
+    "use a map-style dataset"
 )
 _SHARE_THEMSELVES = ("streaming.base.", "litdata.")
-"""Modules of Mosaic's and Lightning's datasets. They are refused, because each worker waits for all ranks' workers."""
+"""Modules of datasets that are refused. Mosaic's and Lightning's datasets already divide samples among the ranks."""
 Open = Callable[[Callable[[int, int], ShardRequest], int], Any]
-"""Opens a source of batches, with `next` and `close`. Arguments: a function that makes requests; number of shards."""
+"""Opens a source, which has methods `next` and `close`. Arguments: a function that makes requests; number of shards."""
 
 
 def taken_after(steps: int, world: int, begun: Sequence[int], lengths: Mapping[int, int]) -> list[int]:
@@ -35,7 +35,7 @@ def taken_after(steps: int, world: int, begun: Sequence[int], lengths: Mapping[i
 
     Args:
         begun: for each shard, the number of batches that were trained on before these steps.
-        lengths: number of batches of each shard that is known to have ended. Any other shard has more batches.
+        lengths: for each shard that has ended, its number of batches. Other shards do not end within these steps.
     """
     taken = list(begun)
     for rank in range(world):
@@ -56,7 +56,7 @@ class StreamShards:
 
     Args:
         loader: a `headrace.torch.dataloader.DataLoader`.
-        shards: number of shards of an epoch; 0: one for each worker of all ranks, and at least one for each rank.
+        shards: number of shards of an epoch; 0: number of ranks × max(`num_workers`, 1).
         limit_s: seconds to wait for the other ranks.
     """
 
@@ -64,8 +64,8 @@ class StreamShards:
         for each in type(loader.dataset).__mro__:
             if each.__module__.startswith(_SHARE_THEMSELVES):
                 raise InputError(
-                    f"{each.__module__}.{each.__qualname__} shares its samples among all ranks itself: read it with "
-                    "torch.utils.data.DataLoader or its own loader, and without data hosts (--no-is_hetero)"
+                    f"{each.__module__}.{each.__qualname__} already divides its samples among the ranks. Use its own "
+                    "loader or torch.utils.data.DataLoader, and train without data hosts (--no-is_hetero)"
                 )
         if shards < 0 or shards > MOST_SHARDS:
             raise InputError(f"shards is {shards}; expected 1 to {MOST_SHARDS}")
@@ -77,7 +77,7 @@ class StreamShards:
     def _set_shards(self, shards: int) -> None:
         if shards < self._world:
             raise InputError(
-                f"an IterableDataset in {shards} shards cannot be shared by {self._world} ranks: {MORE_FILES}"
+                f"an IterableDataset in {shards} shards cannot be shared by {self._world} ranks. {MORE_FILES}"
             )
         self.shards = shards
         self._begun = [0] * shards
@@ -90,7 +90,7 @@ class StreamShards:
 
     @property
     def local_workers(self) -> int:
-        """Number of worker processes in local mode: one for each shard; 0 if a single rank makes a single shard."""
+        """Number of local workers: one for each shard of this rank; 0 with one rank, one shard and `num_workers=0`."""
         alone = self.shards == 1 and not self._loader.num_workers and distributed.world_size() == 1
         return 0 if alone else len(self.own)
 
@@ -99,7 +99,7 @@ class StreamShards:
         self._begun, self.steps, self._end, self._states = [0] * self.shards, 0, None, {}
 
     def place(self, whole: bool) -> dict[str, Any]:
-        """Return the shards' part of a loader's `state_dict()`; with `whole`, the epoch is over."""
+        """Return the shards' part of a loader's `state_dict()`. `whole` tells whether the epoch is over."""
         end = None if whole else self._end
         lengths: Mapping[int, int] = end.lengths(self.shards) if end else {}
         taken = [0] * self.shards if whole else taken_after(self.steps, self._world, self._begun, lengths)
@@ -124,7 +124,7 @@ class StreamShards:
             if len(taken) != int(state["shards"]) or min(taken) < 0:
                 raise ValueError("the state does not have one number for each shard")
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise InputError(f"not the state_dict() of a DataLoader of an IterableDataset: {state!r:.200}") from error
+            raise InputError(f"this is not from an IterableDataset's loader.state_dict(): {state!r:.200}") from error
         if batch_size != self._loader.batch_size:
             raise InputError(
                 f"the state is from the middle of an epoch with batch_size={batch_size}, but the loader has batch_size="
@@ -134,15 +134,15 @@ class StreamShards:
         self._begun, self._states = taken, states
 
     def _requests(self) -> Callable[[int, int], ShardRequest]:
-        """Return `request(lane, number)` for a batch of shard `own[lane]`. Number 0 is its first in this run."""
+        """Return a function of `lane` and `number`. It makes the request for batch `number` of shard `own[lane]`."""
         own, begun, states = self.own, list(self._begun), dict(self._states)
         seed, epoch, shards = self._loader.seed, self._loader.epoch, self.shards
-        # The rank sends these two: a script may compute others on a feed server.
+        # The rank sends these two, because the script may compute different values on a feed server.
         size, drop_last = self._loader.batch_size or 0, bool(self._loader.drop_last)
 
         def request(lane: int, number: int) -> ShardRequest:
             shard = own[lane]
-            first = begun[shard]
+            first = begun[shard]  # this run's batch 0
             return ShardRequest(
                 seed, epoch, shard, shards, first + number, size, drop_last, begins_at=first, state=states.get(shard)
             )
@@ -179,8 +179,8 @@ class StreamShards:
             too_few = self._loader.drop_last and have < self._world
             if too_few and have and not step and not any(self._begun):
                 raise InputError(
-                    f"an epoch has no step: only {have} of {self._world} ranks have a batch, and with "
-                    f"drop_last all need one: {MORE_FILES}"
+                    f"an epoch has no step: only {have} of {self._world} ranks have a batch, but drop_last "
+                    f"requires one on every rank. {MORE_FILES}"
                 )
             if not have or too_few:
                 end.leave()
@@ -195,15 +195,14 @@ class StreamShards:
             fetched = following
 
     def _from_before(self, open_shards: Open, first: ShardRequest) -> Fetched:
-        """Remake an earlier run's last batch if this rank got none. Raises `InputError` if this run began the epoch.
+        """Make the last batch of an earlier run again, for a rank that got no batch in this run.
 
-        Args:
-            first: this rank's first request of the epoch.
+        `first` is the rank's first request. Raises `InputError` if no earlier run took a batch of this epoch.
         """
         known = [shard for shard in (*self.own, *range(self.shards)) if self._begun[shard]]
         if not known:
             raise InputError(
-                f"rank {self._rank} got no batch: its shard of the IterableDataset is empty, but others are not: "
+                f"rank {self._rank} got no batch: its shard of the IterableDataset is empty, but others are not. "
                 f"{MORE_FILES}; or set shards= to at most the number of files"
             )
         last = self._begun[known[0]] - 1

@@ -63,7 +63,7 @@ def library_path() -> Path:
     """Return the library's path. Raise `ImportError` or `SetupError` if TensorFlow is missing or not supported.
 
     Once built, the library lies beside TensorFlow. Its name holds the versions of TensorFlow and the C library, and a
-    digest of the sources, so that a process never loads a library of other sources.
+    digest of the sources, so that a process never loads a library that was built from other sources.
     """
     digest = hashlib.sha256()
     for name in SOURCES:
@@ -79,7 +79,7 @@ def check_server(address: str) -> None:
     try:
         try:
             HANDSHAKE.enter(address, secret).close()
-        except TimeoutError:  # this process, which answers itself, may have been paused
+        except TimeoutError:  # the server runs in this process, which may have been paused
             HANDSHAKE.enter(address, secret).close()
     except OSError as error:
         raise SetupError(f"cannot send batches from {address}: {error}; is another program on port {port}?") from error
@@ -96,7 +96,7 @@ def agreed_protocol(path: Path, timeout_s: float) -> str:
         if time.monotonic() > deadline:
             raise DeadlineError(
                 f"the leader has not chosen a protocol for workers' batches within startup_timeout_s={timeout_s:g}: "
-                "look in the leader's log for the data host that it waits for"
+                "read in the leader's log which data host the leader waits for"
             )
         time.sleep(_POLL_S)
     return path.read_text(encoding="utf-8").strip()
@@ -117,7 +117,7 @@ def batches_received(library: Path) -> int:
 
 
 def received(library: Path) -> dict[str, tuple[int, int]]:
-    """Return how many batches and bytes this process has received from each worker (HOST:PORT) by the protocol."""
+    """Return how many batches and bytes this process got from each worker (HOST:PORT) by headrace's protocol."""
     told = ctypes.CDLL(str(library)).headrace_transfer_received
     told.restype = ctypes.c_char_p
     rows = [line.split() for line in told().decode().splitlines()]
@@ -126,7 +126,7 @@ def received(library: Path) -> dict[str, tuple[int, int]]:
 
 @functools.cache
 def load() -> bool:
-    """Load the library, if need be after one attempt to build it; return whether that worked."""
+    """Load the library. If it is missing, try once to build it. Return whether the library is loaded."""
     try:
         path = library_path()
         if not path.is_file():

@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
             if store:
                 store.keep(path, f"{LIBRARY_KEY}/{path.name}")
     except (SetupError, ImportError, OSError) as error:
-        print(f"transfer: batches will travel over gRPC, at half the rate: {error}", file=sys.stderr)
+        print(f"transfer: batches will travel over gRPC, at half speed: {error}", file=sys.stderr)
         return 1
     return 0
 
@@ -64,7 +64,7 @@ def _fetch(store: Store, path: Path) -> bool:
             return False
         # The builder has tried it, but this host may lack the C++ library of the builder's compiler.
         try:
-            _run([sys.executable, "-c", LOAD, str(fetched)], TRIAL_LIMIT_S, "the library built before does not load")
+            _run([sys.executable, "-c", LOAD, str(fetched)], TRIAL_LIMIT_S, "the library fetched from S3 does not load")
         except SetupError as error:
             print(f"transfer: {error}", file=sys.stderr)
             return False
@@ -86,7 +86,7 @@ def _failure(path: Path) -> Path:
 
 
 def build(path: Path) -> None:
-    """Compile and try the library, then move it to `path`. Note a failure, except a timeout, so that `--once` gives up.
+    """Compile and try the library, then move it to `path`. Record a failure (but no timeout) for later `--once` calls.
 
     Raises:
         SetupError: there is no compiler, compiling fails, or the library does not work with this TensorFlow.

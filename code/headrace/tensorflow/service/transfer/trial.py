@@ -13,7 +13,8 @@ from headrace.cluster.addresses import free_ports
 from headrace.tensorflow.service.transfer import PROTOCOL, batches_received
 
 ELEMENTS, TRIES = 5, 3
-"""Batches of a try, and the most tries. TensorFlow uses gRPC if connecting takes over a second (on a busy machine)."""
+"""Batches per try, and limit on the number of tries. A try is repeated if TensorFlow has used gRPC, as it does if
+connecting takes over a second (on a busy machine)."""
 
 SERVERS = """
 import ctypes, pathlib, sys
