@@ -6,7 +6,8 @@ Needs a GPU, torch and numpy, and nvidia-ml-py for the GPU's utilisation. The mo
 Images of 224 × 224 are blurred in plain torch (bench/torch_heavy.py) and sent as bytes. The cases:
 
 "homogeneous": the training process and its DataLoader's workers share `--own_cpus` processors.
-"with a data host": the training process has the same processors. A feed server on all others makes the batches.
+"with a data host": the training process has `--own_cpus` processors. A feed server makes the batches on all other
+processors.
 "ideal": every step trains on one batch that is already on the GPU.
 "copy in the step": a batch is copied to the GPU just before its step, on the step's CUDA stream.
 "copied before the launches": the next batch is copied on a second CUDA stream. The copy starts before the program

@@ -30,7 +30,7 @@ def main(argv=None):
 
 
 def compare(what, one_run, repeats):
-    """Write the ideal step's errors over `repeats` runs of each model. `one_run(name, size)` returns a run's times."""
+    """Measure each model in `repeats` runs, and write how far the ideal step times are off. `one_run` makes one run."""
     rows, worst = [], {}
     for name, size in MODELS.items():
         found = [one_run(name, size) for _ in range(1 + repeats)][1:]
@@ -63,7 +63,8 @@ def errors_of(run):
 
 
 def one(keras, tf, name, size):
-    """Train and measure in turns. Return the ideal step times, and each training turn's median step time, in ms."""
+    """Measure the ideal step time and train, over and over. Return two lists, in ms: the ideal step times, and each
+    training's median step time."""
     from headrace.tensorflow.keras.keras_ideal_step import measure_ideal_step
 
     keras.backend.clear_session()

@@ -15,7 +15,7 @@ SCRIPTS = Path(__file__).parent / "scripts"
 
 @contextlib.contextmanager
 def source_dir() -> Iterator[Path]:
-    """Yield a copy of the source dir, the folder `source` in a temporary folder. Runs may be stored beside it."""
+    """Copy the source dir into a temporary folder, and yield the copy's path. Runs may be stored beside the copy."""
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
         source = Path(name) / "source"
         shutil.copytree(ROOT / "code", source, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))

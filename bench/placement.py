@@ -9,8 +9,9 @@ the trainer. Each situation has one job. The rates below are measured in turns o
 machine's speed affect all rates alike:
 
 "on", "off": images a second while the worker beside the trainer runs, and while this worker is suspended.
-"sum": two rates added, one with only the data host's worker, one with only the trainer's worker. Each time, the trainer
-reads on the processor of the suspended worker. Beside the trainer's worker, there is as much other work as in "on".
+"sum": the sum of two rates. For the first rate, only the data host's worker runs. For the second rate, only the worker
+of the trainer's host runs, and the trainer's processor has as much other work as in "on". The trainer reads on the
+processor whose worker is suspended.
 "processors": the pipeline's rate on both processors at once ÷ the sum of its rates on each processor alone. Nothing
 reads these batches. Processors share caches and memory, so the ratio may be less than 1.
 """
@@ -139,7 +140,7 @@ def _job(source, times, launches, compute_ms, wait_ms):
 
 @contextlib.contextmanager
 def _going_nowhere(times, *cpus):
-    """Start one process per processor, to make batches. Yield a dict from each process to the file that it writes."""
+    """Start one process per processor, to make batches. Yield a dict: process as key, its output file as value."""
     found = {}
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as name:
         try:
@@ -164,7 +165,7 @@ def _move(process, cpu):
 
 
 def _rate(file, since, until):
-    """Return lines per second in a file of times, from the first line to the last line between `since` and `until`."""
+    """Return the lines per second that a process wrote between `since` and `until`. Each line of the file is a time."""
     times = [float(line) for line in file.read_text().split("\n")[:-1]]
     of_turn = times[bisect.bisect(times, since) : bisect.bisect(times, until)]
     return (len(of_turn) - 1) / (of_turn[-1] - of_turn[0])

@@ -3,9 +3,10 @@
     python -m bench.plan [--repeats 1]
 
 The trainer's step is a fixed wait (bench/scripts/planned_step.py) on a host with one processor; each data host has a
-third of the other processor. There are three pipelines. "light" only flips images, and is never input-bound. "sample's"
-also augments images once, and "heavy" three times. For each pipeline, every placement with 0 to 3 data hosts is
-predicted and then run. Prices are invented: 10 $/h for the trainer's host, 1 $/h for a data host.
+third of the other processor. There are three pipelines: "light", "sample's" and "heavy". All flip images. "light" does
+nothing else, and is never input-bound. The others also augment images: "sample's" once, "heavy" three times. For each
+pipeline, every placement with 0 to 3 data hosts is predicted and then run. Prices are invented: 10 $/h for the
+trainer's host, 1 $/h for a data host.
 """
 
 import uuid

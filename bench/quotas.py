@@ -42,7 +42,7 @@ def quotas(job_name: str, cpus: Mapping[str, float]) -> Iterator[None]:
 
 
 def _move(job_name: str, top: Path, hosts: set[str], done: threading.Event) -> None:
-    """Put the job's processes into their host's cgroup until `done` is set. Processes started later inherit it."""
+    """Put new processes of the job into their host's cgroup until `done` is set. Child processes inherit the cgroup."""
     seen: set[tuple[int, float]] = set()
     while not done.wait(POLL_S):
         for process in psutil.process_iter():

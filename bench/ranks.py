@@ -4,9 +4,10 @@
 
 Each rank is a process. In training, ranks wait for each other at each step; here they do not. They begin together once
 all have their first batch. Each rank reads its part of a finite dataset from two workers. Fairness is the largest
-number of batches that a rank got, divided by the smallest. "10 ms" ranks wait 10 ms in each step: all ranks together
-request about as many batches as the service can make here. "at once" ranks read as fast as they can; up to eight ranks
-share two processors, so the system's scheduler has a part in the fairness too.
+number of batches that a rank got, divided by the smallest. There are two cases. In the case "10 ms", ranks wait 10 ms
+in each step. Then all ranks together request about as many batches as the service can make here. In the case
+"at once", ranks read as fast as they can. Up to eight ranks share two processors, so the system's scheduler also
+affects the fairness.
 
 Then one worker serves ranks that read a shuffle of 10,000 elements of 10 kB: one rank in one measurement, eight in
 another. In plain tf.data the shuffle's buffer takes 100 MB; headrace's workers make elements in shuffled order instead.
@@ -135,7 +136,7 @@ def tell(readers, line):
 
 
 def reader():
-    """Read each stream that standard input names; print the numbers of its batches as JSON."""
+    """For each line of standard input, read one stream of numbered batches, and print the numbers as a JSON list."""
     import tensorflow as tf
     from headrace.tensorflow import data
     from headrace.tensorflow.ranks import collectives

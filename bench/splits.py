@@ -2,8 +2,9 @@
 
     python -m bench.splits [--repeats 5]
 
-With dynamic sharding a worker asks the dispatcher for each element of the dataset's source: a number of a range, a row
-of a table, or a file or block of `data.Shards`. The pipeline only makes batches of a hundred numbers, on one worker.
+With dynamic sharding, a worker asks the dispatcher for each element of the dataset's source. The source may be a range
+of numbers, the rows of a table, or the files or blocks of `data.Shards`. The pipeline only makes batches of a hundred
+numbers, on one worker.
 """
 
 import os

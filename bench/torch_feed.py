@@ -2,11 +2,12 @@
 
     python -m bench torch [--repeats 5]        (with .venv-torch's Python: make setup-torch)
 
-First, a server on one processor sends the same batch of 32 images again and again to a consumer on another. "tcp"
-copies bytes into the same memory each time; the others return new tensors. "pickle" sends pickled batches in one gRPC
-stream, as the public sample of ADR 21 does. Then an epoch of a heavy dataset (bench/torch_heavy.py) is made on two
-processors: by feed server and consumer, by torch's DataLoader, and by Ray Data if `tools/peers.py` has installed it.
-Then the gain from the second processor is measured (bench/torch_scaling.py).
+First, a server on one processor sends the same batch of 32 images again and again to a consumer on another processor.
+This is done with five transports. The transport "tcp" copies bytes into the same memory each time. The other
+transports return new tensors. The transport "pickle" sends pickled batches in one gRPC stream, like the public sample
+that ADR 21 describes. Then an epoch of a heavy dataset (bench/torch_heavy.py) is made on two processors: by feed server
+and consumer, by torch's DataLoader, and by Ray Data if `tools/peers.py` has installed it. Then the gain from the second
+processor is measured (bench/torch_scaling.py).
 """
 
 import contextlib
@@ -109,7 +110,7 @@ def heavy_rates(first, second):
 
 @contextlib.contextmanager
 def feed_server(script, *processors):
-    """Run a feed server on these processors. `script`: a path, then arguments. Yield the variables for a consumer."""
+    """Run a feed server on these processors. `script`: path, arguments. Yield environment variables for a consumer."""
     port = free_port()
     command = [sys.executable, "-m", "headrace.torch.feed.server", f"--port={port}", f"--address=127.0.0.1:{port}"]
     with measure.pinned(*processors):

@@ -1,8 +1,9 @@
 """Measure the feed's gain from a second processor, for bench/torch_feed.py.
 
-The same processes run on one processor, on the other, and on both, in turns of a few seconds, so that changes of the
-machine's speed affect all three alike. "feed": a feed server with two processes, and its consumer. "going nowhere":
-two processes that make the same batches and send them nowhere, which shows the gain of the processors alone.
+There are two cases. In the case "feed", a feed server with two processes makes batches for a consumer. In the case
+"going nowhere", two processes make the same batches, but send them nowhere. This case shows the gain without a feed.
+Each case runs on one processor, on the other processor, and on both, in turns of a few seconds. So changes of the
+machine's speed affect all three alike.
 """
 
 import contextlib
@@ -24,9 +25,10 @@ FIRST_BATCHES_S = 60.0
 
 
 def rates(turns, environ, feed_server):
-    """Return the rates of "feed" and of "going nowhere", in images per second.
+    """Measure the cases "feed" and "going nowhere" (make batches, but send them nowhere). Return a list for each case.
 
-    Each of the two has a list of turns. A turn has three rates: on one processor, on the other, and on both.
+    The list has one item for each turn. An item is three rates in images per second: on one processor, on the other
+    processor, and on both.
 
     Args:
         turns: number of turns.

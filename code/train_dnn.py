@@ -59,7 +59,7 @@ def main():
     parser.add_argument("--steps_per_epoch", type=int, default=0, help="default: one pass over the dataset")
     parser.add_argument("--learning_rate", type=float, default=0.001, help="multiplied by the number of ranks")
     parser.add_argument("--warmup_epochs", type=float, default=1.0)
-    parser.add_argument("--image_size", type=int, default=32, help="pixels to which images are resized")
+    parser.add_argument("--image_size", type=int, default=32, help="height and width of the images, in pixels")
     parser.add_argument("--mixed_precision", choices=POLICIES, default=POLICIES[0])
     parser.add_argument("--channel", default=os.environ.get("SM_CHANNEL_TRAINING", ""), help="folder of TFRecords")
     parser.add_argument("--log_every", type=int, default=10, help="steps between two log events")

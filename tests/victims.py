@@ -6,7 +6,8 @@ from pathlib import Path
 from tests.support import start, wait_for
 
 FIRST_STEP_S = 300.0
-"""Limit in seconds on waits for steps. Ranks may wait a minute for a server, and all processes share two processors."""
+"""Limit in seconds on waits for steps. The limit is high, because ranks may wait a minute for a server, and because all
+processes share two processors."""
 
 
 class Victim:

@@ -46,7 +46,7 @@ def main() -> int:
     processors = sorted(os.sched_getaffinity(0))
     last = pair(f"demo-homogeneous-{stamp}", [*learning, *WITHOUT], f"demo-heterogeneous-{stamp}", [*learning, *WITH])
     if last and framework == "tensorflow" and len(processors) > 1:
-        say("the model's arithmetic keeps the processors busy here, so data hosts cannot speed up this pair of runs")
+        say("the model's arithmetic keeps the processors busy here, so data hosts cannot speed up this job")
         say("next, a small model on large images: the training host gets one processor, the data hosts share another")
         first, second = processors[:2]
         alone = [*COMMON, *WAITING, *WITHOUT, f"--cpus=dnn_group={first}"]

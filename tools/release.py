@@ -77,7 +77,9 @@ def try_wheel(wheel: Path) -> None:
         run("headrace", "runs", cwd=project, env=environ)
         outcome = json.loads((project / "runs" / "released" / "summary.json").read_text())["outcome"]
         if outcome != "succeeded":
-            sys.exit(f"release: error: the job from the wheel ended as {outcome!r}")
+            sys.exit(
+                f"release: error: a job that used the wheel ended with the outcome {outcome!r}; the output is above"
+            )
 
 
 def run(*command: object, cwd: Path = ROOT, **options: object) -> None:

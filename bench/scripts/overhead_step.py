@@ -80,7 +80,8 @@ class Clock(keras.callbacks.Callback):
         self.memory.append(resident_bytes())
 
     def last_vs_first(self):
-        """Return the step time in the run's last tenth ÷ that in its first tenth, corrected for the machine's speed."""
+        """Return the slowdown within the run: the step time in the last tenth, divided by the step time in the first
+        tenth. Both are relative to the time of a fixed piece of work, because the machine's speed changes."""
         tenths = zip(np.array_split(np.diff(self.at), 10), np.array_split(self.fixed_work, 10), strict=True)
         first, *_, last = (np.median(taken) / np.median(fixed_work) for taken, fixed_work in tenths)
         return float(last / first)

@@ -17,7 +17,7 @@ from headrace.tensorflow.keras.rank_meter import open_meter
 from headrace.training.ideal_step import IdealStep
 
 parser = argparse.ArgumentParser(allow_abbrev=False)
-parser.add_argument("--times", type=int, required=True, help="how often the augmentation is done; 0: only a flip")
+parser.add_argument("--times", type=int, required=True, help="number of times to augment each batch; 0: only flip it")
 parser.add_argument("--batch_size", type=int, default=512)
 parser.add_argument("--wait_ms", type=float, default=15.0)
 parser.add_argument("--seconds", type=float, default=12.0)

@@ -23,7 +23,7 @@ from headrace.tensorflow import data
 
 parser = argparse.ArgumentParser(allow_abbrev=False)
 parser.add_argument("--folder", type=Path, required=True)
-parser.add_argument("--times", type=int, required=True, help="how often the augmentation is done; 0: only a flip")
+parser.add_argument("--times", type=int, required=True, help="number of times to augment each batch; 0: only flip it")
 parser.add_argument("--batch_size", type=int, required=True)
 parser.add_argument("--launches", type=int, required=True, help="in a step")
 parser.add_argument("--compute_ms", type=float, required=True, help="CPU time of a launch")

@@ -1,6 +1,7 @@
 """Train on several CSV files, each with a header line. The workers read the files line by line and parse the lines.
 
-Start the job with `--channel training=FOLDER`. tools/make_samples.py makes such a folder with digits.
+Start the job with `--channel training=FOLDER`. `python tools/make_samples.py FOLDER` fills the folder.
+After the header, each line of a CSV file has the 64 pixels and the label of one handwritten digit.
 """
 
 import os

@@ -21,7 +21,7 @@ def load():
 
 
 def datasets():
-    """Return training batches, which workers make and ranks share, and this rank's part of the held-out data."""
+    """Return two datasets: one to train on, which the ranks share, and this rank's part of the held-out data."""
     (x, y), held_out = load()
     train = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x)).batch(BATCH)
     held_out = tf.data.Dataset.from_tensor_slices(held_out).batch(BATCH)

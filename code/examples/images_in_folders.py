@@ -1,7 +1,7 @@
 """Train on images in one folder per class, the layout of keras.utils.image_dataset_from_directory.
 
-The tf.data workers decode the images. Start the job with `--channel training=FOLDER`. tools/make_samples.py makes such
-a folder with digits.
+The tf.data workers decode the images. Start the job with `--channel training=FOLDER`. To fill the folder with images
+of digits, run `python tools/make_samples.py FOLDER`.
 """
 
 import os

@@ -1,7 +1,7 @@
 """Classify sentences of any length. The workers split sentences into words, and batch sentences of similar length.
 
-Start the job with `--channel training=FOLDER`. tools/make_samples.py makes such a folder: a sentence's
-label is 1 if it contains a good word ("bright"), and 0 if it contains a bad one ("grim").
+Start the job with `--channel training=FOLDER`. `python tools/make_samples.py FOLDER` fills the folder.
+A sentence's label is 1 if it contains a good word ("bright"), and 0 if it contains a bad one ("grim").
 """
 
 import os

@@ -28,13 +28,13 @@ COMMANDS = {
     },
     "look for mistakes": {
         "lint": ("headrace.lint.command", "name what costs most in a script's tf.data pipeline"),
-        "image": ("headrace.tensorflow.check_image", "check that TensorFlow, Keras, Horovod and MPI here agree"),
+        "image": ("headrace.tensorflow.check_image", "check that TensorFlow, Keras, Horovod and MPI work together"),
     },
 }
-"""Commands by purpose, each with its module and description. `MODULE` runs `main`, `MODULE:FUNCTION` the function."""
+"""Commands by purpose, each with module and description. A command calls `main`, or the function after the colon."""
 DEPRECATED = {"start": "headrace.cli.start:start"}
 PLACES = DEPRECATED | {name: place for group in COMMANDS.values() for name, (place, _) in group.items()}
-"""Modules by command, imported only when the command is called."""
+"""Each command's module and function. The module is imported only when the command is called."""
 USAGE = """usage: headrace COMMAND [ARGUMENT ...]
 
 Train on accelerators that need not wait for data: CPU hosts make the batches, GPU hosts train, in one job.
@@ -45,7 +45,7 @@ first steps:
   headrace run --hyperparameter model=small_cnn                a job here, with two simulated data hosts
   headrace submit --role ROLE --dry_run                        the request that SageMaker would get
 
-`headrace COMMAND --help` has the flags. In a checkout of headrace, start_job.py runs jobs of its own code."""
+`headrace COMMAND --help` lists flags. In a checkout of headrace, start_job.py runs the checkout's code."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

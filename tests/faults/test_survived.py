@@ -58,7 +58,7 @@ def test_where_one_host_lacks_the_transfer_all_read_by_grpc_and_the_log_says_so(
     run = finish(job.process, job.folder)
     assert run.code == 0, run.output[-3000:]
     assert [event.fields["protocol"] for event in run.events("data_transfer")] == ["grpc"]
-    assert "batches travel over gRPC, at half speed: no headrace transfer on algo-2/worker" in run.log("algo-3")
+    assert "batches travel over gRPC, at half speed: algo-2/worker can use only gRPC" in run.log("algo-3")
 
 
 def test_a_network_cut_of_five_seconds_is_survived(toy_victim):

@@ -27,8 +27,8 @@ NUMBERS = st.integers(0, 2**64 - 1)
 """Seeds from which pipelines are drawn. Hypothesis itself would draw few kinds, and would draw many pipelines twice."""
 CONSUME_S = 60
 OFTEN = 8
-"""If at least this many pipelines have an everyday transformation, one of the pipelines must be accepted. If fewer
-pipelines have the transformation, all of them may be refused for their other transformations."""
+"""For each transformation in `EVERYDAY`: if at least this many pipelines contain it, at least one of these pipelines
+must be accepted. If fewer contain it, all of them may be refused because of other transformations."""
 EVERYDAY = ("zip with a range", "take", "skip", "enumerate", "shuffle", "repeat", "batch", "padded_batch", "interleave",
             "map", "filter", "cache", "concatenate", "list_files and interleave")  # fmt: skip
 how = {

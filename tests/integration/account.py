@@ -41,7 +41,8 @@ class Fake:
         return [job["TrainingJobName"] for job in self.sagemaker.list_training_jobs()["TrainingJobSummaries"]]
 
     def script(self, *ends):
-        """Set how each next job ends: (status, FailureReason), or ("refused", error code) if AWS refuses the job."""
+        """Set how the next jobs end. For each job, give (status, FailureReason), or ("refused", error code) if AWS must
+        refuse the job."""
         create, ends = self.backend.create_training_job, list(ends)
 
         def scripted(*args, **kwargs):

@@ -84,7 +84,7 @@ class Service:
 
 
 def received(connection):
-    """Return the next bytes of a connection; none at its end, even after an error."""
+    """Return the next bytes of a connection, or `b""` if the connection has ended or failed."""
     try:
         return connection.recv(1 << 16)
     except ConnectionError:

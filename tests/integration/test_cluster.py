@@ -189,7 +189,8 @@ sys.exit(main(sys.argv[1:]))
 
 
 def run_impatiently(tmp_path, launcher, for_s=3600):
-    """Run a job. In its first `for_s` seconds, hosts get one second to end after the leader; later they get 60."""
+    """Run a job. When the leader has ended, the other hosts have one second to end too. After the job's first `for_s`
+    seconds, they have 60 seconds instead."""
     code = f"""
 import sys, threading
 sys.path.insert(0, {str(ROOT / "code")!r})

@@ -18,7 +18,8 @@ ELEMENTS = 600
 def begin_reading(ranks, dataset, **how):
     """Start consumers of one stream, each in a thread of its own.
 
-    Return a list of each consumer's elements so far, and a function that returns this list once all consumers end.
+    Return two values. The first is a list of lists: the elements that each consumer has read so far. The second is a
+    function that waits until all consumers end, and then returns the same list of lists.
     """
     got = [[] for _ in range(ranks)]
     streams = consumers(ranks, dataset, **how)

@@ -195,7 +195,7 @@ def seen(dataset):
 
 @pytest.mark.parametrize("after", [lambda each: each, lambda each: each.prefetch(2), lambda each: each.shuffle(9)])
 def test_a_cache_is_a_ranks_own_and_not_that_of_the_scripts_dataset(after, monkeypatch):
-    """A script's dataset stays whole: the script may adapt layers to it before training, and evaluate with it later."""
+    """Each rank reads a part of the dataset. The script can still read all of it, to adapt layers or to evaluate."""
     monkeypatch.setattr(collectives, "size", lambda: 2)
     monkeypatch.setattr(collectives, "of_all_ranks", lambda value, *_: [value])
     whole, filled = cached([]), cached(reads := [])

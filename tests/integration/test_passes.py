@@ -1,4 +1,4 @@
-"""Each pass and repetition of a shuffled listing has another order. A slow worker leaves elements to faster workers."""
+"""Each pass and repetition of a shuffled dataset has a new order. A slow worker leaves elements to faster workers."""
 
 import itertools
 from collections import Counter

@@ -20,9 +20,9 @@ NO_PERMISSION = {"sts:GetCallerIdentity"}
 OF_SAGEMAKER = re.compile(
     r"iam:PassRole|sagemaker:AddTags|s3:AbortMultipartUpload|ecr:.*|logs:.*|cloudwatch:PutMetricData"
 )
-"""Actions that policies may allow even if these tests do not call them. boto3 calls `s3:AbortMultipartUpload` if an
-upload in parts fails. SageMaker checks others, such as `iam:PassRole`, when headrace creates a job. SageMaker itself
-calls the rest, with the job's role."""
+"""Actions that policies may allow even if no test calls them. boto3 calls `s3:AbortMultipartUpload` if an upload in
+parts fails. When headrace creates a job, SageMaker checks the permissions `iam:PassRole` and `sagemaker:AddTags`.
+SageMaker itself calls the actions of `ecr`, `logs` and `cloudwatch`, with the job's role."""
 
 
 def policies():

@@ -1,4 +1,4 @@
-"""The preflight tests real ranks and their links, and names the rank that fails."""
+"""A preflight of real ranks checks the ranks and their links. It names the rank that fails."""
 
 import json
 

@@ -1,4 +1,5 @@
-"""`take`, `skip` and `enumerate` of TFRecord files' records are split exactly, and each file is read at most twice."""
+"""Ranks and workers divide the records of TFRecord files exactly, also after `take`, `skip` or `enumerate`. Each file
+is read at most twice."""
 
 import os
 from pathlib import Path

@@ -76,7 +76,7 @@ def test_for_another_tensorflow_it_is_neither_built_nor_used(monkeypatch, capfd)
     monkeypatch.setattr(transfer, "TENSORFLOW_VERSIONS", ("2.20.0",))
     assert build.main([]) == 1
     assert not transfer.load.__wrapped__()
-    assert capfd.readouterr().err.count("own transfer is for TensorFlow 2.20.0, not 2.21.0") == 2
+    assert capfd.readouterr().err.count("own protocol needs TensorFlow 2.20.0, not 2.21.0") == 2
 
 
 def test_where_it_is_not_built_batches_come_over_grpc(use, servers, monkeypatch):

@@ -47,7 +47,7 @@ def worker_that_says(port, secret, message):
 
 
 def element(dtype, dimensions, size, content=None):
-    """Return a message that announces an element of one tensor. `content`: its bytes if not sent as raw memory."""
+    """Return a message that announces an element of one tensor. `content`: the tensor's TensorProto, if one is sent."""
     about = struct.pack("<iiQQ", dtype.as_datatype_enum, len(dimensions), size, content is not None)
     about += struct.pack(f"<{len(dimensions)}q", *dimensions)
     return struct.pack("<iBBxxqQ", 0, 0, 0, 0, len(about)) + about + (content or b"")

@@ -106,8 +106,8 @@ def test_a_consumer_that_is_suspended_less_than_stall_timeout_s_loses_no_batch(t
 def suspend_within_a_batch(reader, port):
     """Suspend the reader while the worker has more data to send than the kernels can buffer.
 
-    Return False if the reader ends before the worker has so much data. This happens too if the reader reads over gRPC,
-    which TensorFlow does if a connection takes more than a second.
+    Return False if the reader ends before the worker has so much data. A reader that uses gRPC always ends first.
+    TensorFlow uses gRPC if a connection takes more than a second.
     """
     while reader.poll() is None:
         reader.send_signal(signal.SIGSTOP)

@@ -96,7 +96,7 @@ class Cluster:
         return {"SLURM_CONF": str(self.folder / "slurm.conf")}
 
     def slurm(self, *command: str) -> str:
-        """Run one of Slurm's commands, again if a paused slurmctld does not answer, and return its output."""
+        """Run a Slurm command and return its output. Repeat the command if slurmctld is paused and does not answer."""
         for _ in range(6):
             done = subprocess.run(command, env=os.environ | self.environ, capture_output=True, text=True, check=False)
             if done.returncode == 0 or command[0] == "sbatch" or "timed out" not in done.stderr:

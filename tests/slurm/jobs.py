@@ -1,4 +1,4 @@
-"""Jobs on the simulated cluster: whole jobs through the command, and toy jobs for tests that break them."""
+"""Start jobs on the simulated cluster: whole jobs with `headrace submit`, and toy jobs that tests break."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def command(cluster: Cluster, *flags: str, python: str | Path = sys.executable) 
 
 
 def state_of(job_id: str) -> str:
-    """Return a job's state. Ask again if slurmctld does not answer, since other work may pause it."""
+    """Return a job's state. Ask again if slurmctld does not answer: other work may pause slurmctld."""
     for _ in range(5):
         with contextlib.suppress(SetupError):
             return job_state(job_id)
@@ -45,7 +45,7 @@ def state_of(job_id: str) -> str:
 
 
 class Job:
-    """A toy job: sbatch gets the script that `--dry_run` prints, and the launcher has the toy data service."""
+    """A toy job. sbatch submits the script that `--dry_run` prints. The job's launcher uses the toy data service."""
 
     def __init__(self, cluster: Cluster, tmp_path: Path, name: str, *flags: str) -> None:
         self.cluster, self.folder = cluster, tmp_path / name

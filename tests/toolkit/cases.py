@@ -91,7 +91,7 @@ CASES = {
 
 @dataclass(frozen=True)
 class Played:
-    """The parts of a case's result that can be compared between the ways to run the case."""
+    """The result of a case that was run in one way. Tests compare the results of several ways."""
 
     exit_codes: dict[str, int]
     """Exit codes of the hosts that ended by themselves."""
@@ -127,11 +127,11 @@ def play(case: Case, way: str, source: Path, folder: Path) -> Played:
 
 
 def _strike(job: ToolkitJob, host: str, what: str, way: str) -> list[str]:
-    """Kill the rank or host, and return the hosts that must not be waited for.
+    """Kill the rank or host. Return the hosts whose end the caller must not wait for.
 
-    A killed host is one of them. If the toolkit started MPI, so are all dnn hosts except the leader: after a failed
-    mpirun they wait minutes for a file that never comes, and then report success (sagemaker-training 5.1,
-    `WorkerRunner.run`).
+    A killed host is returned. If the toolkit started MPI, all dnn hosts except the leader are returned too. After a
+    failed mpirun, these hosts wait minutes for a file that never comes, and then report success (sagemaker-training
+    5.1, `WorkerRunner.run`).
     """
     if what == "host":
         job.kill(host)

@@ -72,7 +72,7 @@ def main() -> None:
 
 
 def private_tmp(kept: list[Path]) -> None:
-    """Mount a /tmp for this host alone, in which the kept folders stay at their paths."""
+    """Mount a new /tmp that only this host sees. The folders in `kept` are in the new /tmp too, at the same paths."""
     inside = {path: os.open(path, os.O_RDONLY) for path in kept if path.is_relative_to("/tmp")}
     syscalls.mount("tmpfs", "/tmp", "tmpfs", 0)
     for path, descriptor in inside.items():

@@ -53,7 +53,7 @@ def submit(job_name: str, *flags: str) -> dict:
 
 
 class ToolkitJob:
-    """A job on hosts like SageMaker's, and a context manager that ends all hosts when it is left."""
+    """A job on hosts like SageMaker's. Use it in a `with` block: at the end of the block, all hosts end."""
 
     def __init__(
         self, request: dict, source: Path, folder: Path, shuffle_hosts: bool = False, has_tensorflow: bool = True

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not() or "-")
 
 @pytest.fixture(scope="module")
 def played(request, tmp_path_factory):
-    """Futures of the results that the selected tests need, by the case's name and the way to run the case."""
+    """Dict of the results that the selected tests need. Key: (name of a case, way to run the case). Value: a future."""
     wanted = [item.callspec.params for item in request.session.items if "played" in getattr(item, "fixturenames", ())]
     ways = {(each["name"], way): None for each in wanted for way in (SIMULATED, each["way"])}
     ways = [(name, way) for name, way in ways if way in CASES[name].ways]

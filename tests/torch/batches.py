@@ -83,7 +83,7 @@ class Boxes(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
-        """Read an attribute of each tensor, as this method of torchvision's tensors does."""
+        """Fail if a tensor has no attributes. In torchvision's tensors, this method reads their attributes."""
         for each in args:
             assert not isinstance(each, Boxes) or vars(each)
         return super().__torch_function__(function, types, args, kwargs or {})

@@ -1,4 +1,4 @@
-"""Fixtures: feed servers in this process, loaders that read from them, and whole jobs to break."""
+"""Fixtures: feed servers in this process, loaders that read from them, and whole jobs that tests break."""
 
 import contextlib
 import functools

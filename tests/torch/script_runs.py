@@ -1,4 +1,4 @@
-"""Runs of a script as a job's ranks and feed servers, without the launcher, which takes seconds."""
+"""Run a script as a job's ranks and feed servers. There is no launcher, since a launcher would take seconds."""
 
 import contextlib
 import os

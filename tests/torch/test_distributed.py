@@ -1,4 +1,4 @@
-"""The check that torch.distributed has the launcher's ranks, and the report that a rank waits for others."""
+"""torch.distributed must have the launcher's ranks. If a rank waits for others, a report names the script's line."""
 
 import contextlib
 import sys
@@ -25,7 +25,7 @@ HOSTS_COUNTED = "rank 1 of 3, but the launcher started this process as rank 1 of
 
 @pytest.fixture
 def launched(monkeypatch):
-    """Function that sets the launcher's variables for rank 1 of 2. Arguments replace variables, as a script may."""
+    """Function that sets the launcher's variables for rank 1 of 2. Arguments are variables that the script changed."""
     monkeypatch.setattr(distributed, "_watched", True)  # no thread
 
     def set_environ(**changed):

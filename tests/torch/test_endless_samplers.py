@@ -103,7 +103,8 @@ def test_an_endless_sampler_of_batches_and_torchs_own_around_an_endless_sampler(
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("size", [500, 5])
 def test_a_sampler_that_ends_without_a_word_ends_as_one_with_a_length_does(feeds, monkeypatch, count, workers, size):
-    """The loader finds the sampler's end early, as the epoch begins, or late, when training is near the end."""
+    """If `size` is 500, the loader draws all indices when the epoch begins. If `size` is 5, the loader draws at most 75
+    at that time, and the others during training."""
     monkeypatch.setattr(samplers, "_CHUNK", 16)
     with_length = list(Ends(count))
     address = feeds.serve(1, Draws(), 4)

@@ -137,7 +137,7 @@ def test_a_server_of_a_script_that_it_cannot_run_ends_and_says_what_to_do(runs):
 
 
 def test_right_scripts_train_alike_in_both_modes(runs):
-    """The script's datasets and loops change objects while they train, as correct scripts do."""
+    """A correct script may change objects during training. Even then, both modes make equal batches."""
     script = SCRIPTS / "right.py"
     local = runs.train(script, world=2)
     remote = runs.train(script, addresses=[runs.serve(script)], world=2)

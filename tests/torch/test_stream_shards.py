@@ -118,7 +118,7 @@ def test_a_rank_says_how_many_samples_a_batch_has(feeds):
     st.integers(0, 60),
 )
 def test_how_far_each_shard_is_follows_from_the_steps_of_all_ranks(shards, world, steps):
-    """`shards` has two numbers for each shard: batches trained on before `steps`, and batches that then remained."""
+    """`shards` describes each shard before `steps`: how many batches it has already given, and how many are left."""
     world = min(world, len(shards))
     begun, lengths = [each for each, _ in shards], {number: sum(each) for number, each in enumerate(shards)}
     taken = list(begun)

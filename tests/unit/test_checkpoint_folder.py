@@ -1,4 +1,4 @@
-"""If several trainings of one script share a checkpoint folder, messages tell what happens to its checkpoints."""
+"""Several trainings of a script may share a checkpoint folder. Messages say what happens to the checkpoints in it."""
 
 import shutil
 

@@ -197,7 +197,7 @@ def test_one_worker_that_can_only_do_grpc_decides_for_all(job):
     said = {f"algo-{n}": {"offers": {"worker": "grpc" if n == 2 else "headrace"}} for n in range(1, 5)}
     decision = job.service.decide(said, [], 0)
     assert decision.fields == {"protocol": "grpc"}
-    assert "no headrace transfer on algo-2/worker" in decision.note
+    assert "algo-2/worker can use only gRPC" in decision.note
 
 
 def test_a_late_data_host_is_waited_for_a_while_before_ranks_read(job):

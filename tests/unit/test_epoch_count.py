@@ -9,7 +9,7 @@ from headrace.tensorflow.ranks.epoch_count import ALL_ENDED, ENDED, SOME_ENDED, 
 
 @pytest.fixture(autouse=True)
 def _patience(monkeypatch):
-    """Make rank 0 wait for first batches without a limit: a pause of the machine must not count as a silent rank."""
+    """Remove the limit on waits for the ranks' first batches. If the machine pauses, a test could exceed the limit."""
     monkeypatch.setattr(epoch_count, "FIRST_PATIENCE_S", 1e9)
 
 
@@ -65,7 +65,7 @@ class Rank:
 
 
 def run(ranks, counter, chance, give_up_at=None):
-    """Let ranks read and messages arrive, in random order, until nothing changes. A rank's messages stay in order."""
+    """Repeat until nothing changes: at random, a rank reads or a message arrives. A rank's messages stay in order."""
     to_ranks = {rank.number: [] for rank in ranks}
 
     def to_rank_0(rank):

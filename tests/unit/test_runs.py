@@ -1,4 +1,4 @@
-"""A run's summary is read back, or refused with an error of one line."""
+"""The summary of a run can be read. If the summary is broken, the user gets a one-line error."""
 
 import json
 import re

@@ -95,7 +95,8 @@ def test_the_metrics_port_is_a_port(port):
     [(True, ["--epochs", "2", "-x", "1"]), (False, ["--epochs", "2", "-x", "1", "--model_dir", "m"])],
 )
 def test_a_script_gets_what_the_user_gave_and_neither_settings_nor_what_sagemaker_adds(tmp_path, known, reach):
-    """The toolkit's MPI adds --model_dir. Without hyperparameters.json, headrace passes this flag on to the script."""
+    """The toolkit's MPI adds --model_dir. headrace removes flags that are not in hyperparameters.json. If this file is
+    missing, the script gets --model_dir too."""
     file = tmp_path / "hyperparameters.json"
     if known:
         file.write_text(json.dumps({"epochs": "2", "x": "1", "lease_s": "9", "_tuning_objective_metric": "loss"}))

@@ -64,7 +64,7 @@ def test_an_end_within_a_batch_is_an_error_and_no_wait(comes):
 
 @pytest.mark.parametrize("wakes", [True, False], ids=["a kernel that wakes", "one that never does"])
 def test_a_batch_that_stops_for_a_while_goes_on(monkeypatch, wakes):
-    """The sender's pause is longer than the receiver's longest sleep. The sleep ends even if too few bytes come."""
+    """The receiver sleeps until enough bytes have come, or for `_LONGEST_SLEEP`. The sender pauses for longer."""
     monkeypatch.setattr(wire, "_LONGEST_SLEEP", wire.struct.pack("ll", 0, 50_000))
     whole, into = bytes(range(256)) * (SIZE // 256), bytearray(SIZE)
     if not wakes:

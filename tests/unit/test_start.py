@@ -77,7 +77,7 @@ def test_in_a_homogeneous_job_a_channel_of_the_dnn_group_is_seen_by_all():
         (["--training_script", "/etc/passwd"], "inside the source dir"),
         (["--channel", "..=/d"], "channel name '..'"),
         (["--no-is_cloud_job", "--cpus", "dnn_group=3-1"], "--cpus 'dnn_group=3-1'"),
-        (["--no-is_cloud_job", "--cpus", "gpus=1"], "names group 'gpus'"),
+        (["--no-is_cloud_job", "--cpus", "gpus=1"], "has no group 'gpus'"),
         (["--no-is_cloud_job", "--cpus", "dnn_group=a"], "--cpus 'dnn_group=a'"),
         (["--no-is_cloud_job", "--cpus", "dnn_group=4096"], "no processor 4096"),
         (["--no-is_cloud_job", "--channel", "t=/no/such/folder"], "no such folder"),
@@ -99,7 +99,7 @@ def test_wrong_arguments_are_one_line_and_exit_2(argv, said, capsys, monkeypatch
 
 def test_flags_of_the_other_place_are_told(capsys):
     assert main(["--cpus", "dnn_group=0"]) == 2
-    assert "--cpus is for jobs on this machine" in capsys.readouterr().err
+    assert "--cpus is only for jobs on this machine" in capsys.readouterr().err
 
 
 def test_cpu_lists():

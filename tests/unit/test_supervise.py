@@ -19,7 +19,7 @@ class FakeProcess:
 
 
 class Machine:
-    """A supervisor whose processes end, and whose clock moves, only when a test says so."""
+    """A supervisor with fake processes and a fake clock. Only the test ends a process or moves the clock."""
 
     def __init__(self, max_restarts=2):
         self.now = 0.0

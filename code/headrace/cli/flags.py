@@ -39,7 +39,7 @@ EXAMPLES = {
   {prog} --dnn_partition gpu --dnn_gres gpu:8 --data_partition cpu --num_of_data_instances 4
   {prog} --dnn_partition gpu --dry_run > job.sh                         only show the batch script""",
 }
-OF_THE_LAUNCHER = "settings of the launcher, with defaults; change with --hyperparameter NAME=VALUE (…_s: seconds):"
+OF_THE_LAUNCHER = "launcher settings and defaults. Change one with --hyperparameter NAME=VALUE; times are in seconds:"
 WITHOUT_A_FLAG = (
     "startup_timeout_s", "lease_s", "grace_s", "stop_grace_s", "stall_timeout_s", "max_restarts", "min_data_hosts",
     "preflight_timeout_s",
@@ -275,7 +275,7 @@ def parse_cpus(text: str, is_hetero: bool) -> dict[str, frozenset[int]]:
                 f"--cpus {part!r} is malformed or has too large a number; expected GROUP=LIST, such as data_group=0,2-3"
             ) from error
         if group not in groups:
-            raise InputError(f"--cpus names group {group!r}; this job has {', '.join(groups)}")
+            raise InputError(f"--cpus: this job has no group {group!r}; expected {' or '.join(groups)}")
         pinned[HOMOGENEOUS_GROUP if not is_hetero else group] = cpus
     return pinned
 
@@ -309,7 +309,9 @@ def _not_for_hosts(arguments: argparse.Namespace) -> tuple[Path, ...]:
     """Return the folders of runs, channels and checkpoints. Hosts get the source dir without these folders."""
     uris = [Channel.parse(text).uri for text in arguments.channel] + [arguments.checkpoint_s3_uri or ""]
     if arguments.output_dir.resolve() == arguments.source_dir.resolve():
-        raise InputError(f"--output_dir {arguments.output_dir} is --source_dir: hosts would get old runs; change one")
+        raise InputError(
+            f"--output_dir and --source_dir are both {arguments.output_dir}: hosts would get old results; change one"
+        )
     return (arguments.output_dir, *(as_given(uri) for uri in uris if uri and not uri.startswith("s3://")))
 
 

@@ -128,7 +128,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
 def _submit(arguments: argparse.Namespace) -> int:
     for name, flag in HERE_ONLY.items():
         if getattr(arguments, name) is not None:
-            raise InputError(f"{flag} is for jobs on this machine (--no-is_cloud_job): leave it out")
+            raise InputError(f"{flag} is only for jobs on this machine: leave the flag out, or add --no-is_cloud_job")
     table = read_instances(arguments.prices).with_prices(arguments.price or ())
     check_installation(("boto3", "pathspec"))
     from headrace.backends.sagemaker.request_check import check_instance_type

@@ -41,7 +41,7 @@ class Endpoint:
 
 
 def encode_endpoints(endpoints: Mapping[str, Endpoint]) -> str:
-    """Return the value of `HEADRACE_ENDPOINTS` for these endpoints, given by host name."""
+    """Return the value of `HEADRACE_ENDPOINTS` for a dict from host name to endpoint."""
     return json.dumps({host: astuple(endpoint) for host, endpoint in endpoints.items()})
 
 

@@ -42,7 +42,7 @@ def toolkit_starts_mpi(environ: Mapping[str, str]) -> bool:
 
 
 def topology_from(config: Any, source: str, dnn_as_listed: bool = False) -> Topology:
-    """Return the topology in the content of a resourceconfig.json. Errors name `source` as the content's origin."""
+    """Return the topology in a parsed resourceconfig.json. `source` is where `config` came from, for error messages."""
     try:
         current, interface = config["current_host"], str(config.get("network_interface_name") or "eth0")
         groups = _groups(config)

@@ -40,7 +40,7 @@ SECRET_VARIABLE = "HEADRACE_JOB_SECRET"
 SECRET_FILE = "secret"
 """File in the run's folder with the job's secret. Only the file's owner may read it."""
 FREE_PORTS = 800
-"""Number of ports that jobs on one node divide among themselves: 6000 to 6799, below slurmctld's port 6817."""
+"""Number of ports that the jobs on one node share. They are 6000 to 6799, below slurmctld's port 6817."""
 LAUNCHER_PREFIXES = ("SLURM", "SBATCH_", "SRUN_", "PMI_", "PMI2_", "PMIX_", "OMPI_", "PRTE_", "I_MPI_")
 """Prefixes of variables to remove: else mpirun starts ranks through srun, or MPI treats ranks as tasks of Slurm."""
 
@@ -98,8 +98,7 @@ def read_groups(environ: Mapping[str, str]) -> dict[str, list[str]]:
     """Return host names by group, in natural order; the data group comes first.
 
     Raises:
-        InputError: the number of the Slurm job's components is not the number of groups in `GROUPS_VARIABLE`, or a
-            component's list of nodes is missing.
+        InputError: the job has more or fewer components than `GROUPS_VARIABLE` has groups, or a node list is missing.
     """
     names, groups = _group_names(environ), {}
     for number, group in enumerate(names):

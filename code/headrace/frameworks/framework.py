@@ -30,7 +30,7 @@ class RankFacts:
 
 @dataclass(frozen=True)
 class StallWords:
-    """Patterns of a stall warning. `reducer` (Horovod) logs the warning, and then a line for each missing rank."""
+    """Patterns of a stall warning, and of a line for each missing rank. The library `reducer` (Horovod) logs both."""
 
     reducer: str
     complaint: re.Pattern[str]

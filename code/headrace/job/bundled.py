@@ -8,7 +8,7 @@ from headrace.frameworks import FRAMEWORKS
 
 PACKAGE = Path(__file__).resolve().parents[1]
 INSTALLED = PACKAGE / "own"
-"""Subfolder of the installed package: scripts and recipes. A checkout has them outside the package (pyproject.toml)."""
+"""Folder with scripts and recipes in the installed package (see pyproject.toml). A checkout has no such folder."""
 SCRIPTS = ("launcher.py", "train_data.py")
 """headrace's scripts that hosts get in addition to the training script and the package."""
 REQUIREMENTS, CONSTRAINTS = "requirements.txt", "constraints.txt"

@@ -91,10 +91,10 @@ class InstanceTable:
 
 
 def read_instances(own: Path | None = None) -> InstanceTable:
-    """Read the built-in table. A row of the user's file `own` (same columns) replaces the row of its type, or is added.
+    """Read the built-in table. Rows of the user's table `own` are added. They replace built-in rows of the same type.
 
     Raises:
-        InputError: the file cannot be read, or a row of it is wrong.
+        InputError: a table cannot be read, or a row is wrong.
     """
     table = _read(TABLE)
     dated = f"on-demand prices in us-east-1 as of {table.as_of}"

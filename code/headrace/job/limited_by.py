@@ -18,10 +18,10 @@ INPUT_BOUND_FROM = 0.1
 BUSY_FROM = 0.85
 """Share of an ideal step, 0 to 1. GPUs that are busy for at least this share are the limit."""
 FEW_SAMPLES = 5
-"""Number of utilization samples of a GPU, one a second, that are needed for a meaningful mean."""
+"""Minimum number of utilization samples for a meaningful mean. GPUs are sampled once a second."""
 REMEDIES = {
-    COPYING: "What helps: copy each batch during the step before it, from pinned memory (PyTorch: the loader's "
-    "device=; TensorFlow: data.prefetch_to_device), and copy smaller types (uint8).",
+    COPYING: "What helps: copy a batch to the GPU from pinned memory during the previous step (PyTorch: the loader's "
+    "device=; TensorFlow: data.prefetch_to_device). Smaller types, such as uint8, help too.",
     PROCESS: "A step's time goes to Python code, kernel launches and receiving batches, so more data hosts or a larger "
     "GPU do not help. What helps: torch.compile and CUDA graphs (mode='reduce-overhead'), larger batches, "
     "Keras's steps_per_execution, --local_workers off, more processors on the dnn host.",

@@ -9,7 +9,7 @@ from headrace.errors import InputError
 from headrace.job.bundled import CONSTRAINTS, PACKAGE, REQUIREMENTS
 
 NOT_FOR_HOSTS = "# Hosts do not need the rest"
-"""Start of a line of constraints.txt. Hosts get only the lines above it. Users choose versions of packages below."""
+"""The hosts' part of constraints.txt ends before this text. Users choose the versions of the packages that follow."""
 
 
 def host_constraints(own: Path) -> str:
@@ -22,7 +22,7 @@ def join_requirements(theirs: Path | bytes | None, own: Path) -> str:
     """Return the user's and headrace's requirements, without the user's line for headrace: hosts get headrace as files.
 
     Raises:
-        InputError: the user's file is not UTF-8, or has hashes. pip then refuses headrace's lines, which have none.
+        InputError: the user's file is not UTF-8, or has hashes. pip then refuses lines without a hash, like headrace's.
     """
     ours = (own / REQUIREMENTS).read_text(encoding="utf-8").replace(CONSTRAINTS, f"{PACKAGE.name}/{CONSTRAINTS}")
     if theirs is None:

@@ -80,7 +80,7 @@ def host_files(source_dir: Path, left_out: Collection[Path] = ()) -> dict[Path, 
 
 
 def write_files(files: Mapping[Path, Path | bytes], folder: Path) -> None:
-    """Write files into a folder. `files` maps a relative path to a file or its content, as in `host_files`."""
+    """Write files into a folder. The keys of `files` are relative paths. A value is the content, or a file to copy."""
     for place, content in files.items():
         (folder / place).parent.mkdir(parents=True, exist_ok=True)
         if isinstance(content, bytes):

@@ -101,7 +101,7 @@ class JobSpec:
         if not 0 <= self.num_of_data_workers <= MAX_PROCESSES:
             raise InputError(f"--num_of_data_workers is {self.num_of_data_workers}; expected 0 to {MAX_PROCESSES}")
         if self.local_workers == "off" and not self.is_hetero:
-            raise InputError("--local_workers off needs data hosts, and this job has none: leave out --no-is_hetero")
+            raise InputError("--local_workers off needs data hosts, which --no-is_hetero excludes: leave out one flag")
         if not 1 <= self.processes_per_host <= MAX_PROCESSES:
             raise InputError(f"--processes_per_host is {self.processes_per_host}; expected 1 to {MAX_PROCESSES}")
         reserved = sorted(set(self.hyperparameters) & {*self._own_hyperparameters(), "framework", "local_workers"})
@@ -150,8 +150,8 @@ class JobSpec:
         theirs = source_files(self.source_dir, self.left_out)
         if Path(self.training_script) not in theirs:
             raise InputError(
-                f"--training_script {self.training_script} would not reach the hosts: a .gitignore excludes it or its "
-                "folder, or it is in a virtual environment, --output_dir, a --channel or --checkpoint_s3_uri; move it"
+                f"--training_script {self.training_script} would not reach the hosts: a .gitignore excludes it, or it "
+                "is in a folder that hosts do not get (virtual environment, runs, channel, checkpoints). Move the file"
             )
         refuse_shadows(self.source_dir, theirs)
 

@@ -38,7 +38,7 @@ def examine(captured: Captured) -> list[Finding]:
 
 
 def _refused(wire: tf.data.Dataset, place: str, sharding: str) -> list[Finding]:
-    """Return the error that `data.distribute` would raise in a job with data hosts, as a finding; [] if none."""
+    """Return [finding] if `data.distribute` would raise an error in a job with data hosts, else []."""
     try:
         graph = DatasetGraph(wire, place.partition(": ")[0])
         refusals.refuse_python(graph)

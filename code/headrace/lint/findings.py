@@ -27,9 +27,9 @@ class Finding:
     """Place in the script: `file:line: transformation`."""
     cost: str
     gain: float | None
-    """Factor, such as 2, by which the fix improves what `gain_of` names; None if it depends on data and host."""
+    """Number in a gain: 4 in `4× fewer bytes on the wire`. None if data and host decide it, or if there is none."""
     gain_of: str
-    """What the fix improves, in words, such as `fewer bytes on the wire`."""
+    """The words of a gain, such as `fewer bytes on the wire`."""
     is_estimate: bool
     """True if the gain was measured once, with other data; False if it follows from the pipeline."""
     fix: str

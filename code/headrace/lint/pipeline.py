@@ -1,4 +1,4 @@
-"""Represent a dataset's transformations as a tree of stages, and trace tensors through their functions' graphs."""
+"""Represent a dataset's transformations as a tree of stages, and follow a tensor's data from stage to stage."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from headrace.tensorflow import compat
 Start = Callable[[Any], bool]
 """Function that takes a tensor. It returns True if `flow` must follow this tensor's data, as for a decoded JPEG."""
 Consumer = tuple[str, Any]
-"""An operation or stage that uses a tensor marked by `flow`. Operation: its type (`crop` if it cuts out a part of an
-image) and its first output. Stage: its kind and None."""
+"""A user of a tensor that `flow` has marked: an operation as (type, first output), or a stage as (kind, None). An
+operation that cuts out a part of an image has the type `crop`."""
 BATCHES = ("Batch", "ParallelBatch", "PaddedBatch", "DenseToRaggedBatch")
 MAPS = ("Map", "ParallelMap")
 PASSING = ("Options", "Prefetch", "Shuffle", "Repeat", "Take", "Skip", "Shard", "AssertCardinality", "IgnoreErrors")

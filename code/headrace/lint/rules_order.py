@@ -55,7 +55,7 @@ def sequential_interleave(subject: Subject) -> Iterator[Finding]:
             files = min(known) if known else 0
             if files != 1:
                 cost = f"one of {files or 'several'} open files is read at a time"
-                gain, gain_of = float(files) or None, "faster reads at best, if storage is slow"
+                gain, gain_of = float(files) or None, "faster reads from slow storage, at best"
                 fix = ".interleave(…, num_parallel_calls=tf.data.AUTOTUNE)"
                 yield Finding("sequential-interleave", where(stage), cost, gain, gain_of, True, fix)
 

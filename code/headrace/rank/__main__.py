@@ -89,7 +89,7 @@ def _failed(script: str, error: BaseException) -> None:
 
 
 def _thread_failed(script: str, thread: threading.ExceptHookArgs) -> None:
-    """Print a thread's error, as Python does. If a training thread lost its connection to a rank, end this rank."""
+    """Print a thread's error, like Python. End this rank if a training thread lost its connection to another rank."""
     error = thread.exc_value
     in_threads = (each for each in FRAMEWORKS.values() if each.trains_in_threads)
     if error and not _over and any(each.lost_peer(error, text_of(error)) for each in in_threads):
@@ -119,7 +119,7 @@ def _say_how_far(event: str) -> None:
 
 
 def _watch() -> Watch | None:
-    """Start the thread that shows the launcher that this rank is alive; return None if there is no launcher."""
+    """Start the thread that reports this rank's progress to the launcher. Return None if there is no launcher."""
     folder = TrainerContext.from_environ(os.environ).signal_dir
     number = os.environ.get("OMPI_COMM_WORLD_RANK", "")
     return Watch(folder, int(number)) if folder.name and number.isdecimal() else None

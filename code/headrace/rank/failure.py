@@ -90,7 +90,7 @@ def _advice(error: BaseException, said: str) -> str:
 
 
 def _joined(lines: Sequence[str]) -> str:
-    """Join lines to one, without lines of tracebacks; leave out the middle of a long text."""
+    """Join the lines of a message into one line. Leave out tracebacks, and the middle of a long text."""
     if len(lines) < 2:
         return "".join(lines)
     said = " ".join(_PLACES.sub("", "\n".join(lines)).split())

@@ -50,7 +50,7 @@ def innermost_frame(thread: int) -> FrameType | None:
 
 
 class Watch:
-    """A thread that touches `rankN` if a counter has grown, `moved-rankN` if the main thread moved. `stop` ends it."""
+    """A thread that touches `rankN` when the rank makes progress, and `moved-rankN` when the main thread moves."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._strong, self._weak = folder / f"rank{rank}", folder / f"moved-rank{rank}"
@@ -79,7 +79,6 @@ class Watch:
                     self._say_once(error)
 
     def _show_life(self) -> None:
-        """Touch `rankN` if the rank made progress, and `moved-rankN` if its main thread moved, since the last look."""
         counts = self._counts
         with keep_going():
             counts = [counter() for counter in list(_counters)]

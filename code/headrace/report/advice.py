@@ -10,9 +10,9 @@ from headrace.job.limited_by import REMEDIES
 from headrace.report.candidates import NEARLY, Option, cheapest, fastest, worth_showing
 
 HARDLY_WAITS = 0.05
-"""If training waits for data at most this share of its time, only the user's limits can justify data hosts."""
+"""If training waits for data at most this share of its time, data hosts are advised only to stay within a limit."""
 _ROUNDED = 1.0005
-"""Factor for the hours and dollars that a message shows. Without it, a rounded number could be too low as a limit."""
+"""Factor that slightly raises the hours and dollars in a message, so that the rounded numbers suffice as limits."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,8 @@ def _reasons(choice: Option, found: Sequence[Option], waits: float) -> list[str]
     quickest = fastest(found)
     times = alone.prediction.step_s / quickest.prediction.step_s
     return [
-        "Don't add data hosts. They save less than they cost, or exceed your limits, or your limits are met without "
-        f"them. The fastest job with data hosts is {times:.2f} times as fast as the job without"
+        "Don't add data hosts. Either they cost more than they save, or they exceed your budget, or the job is fast "
+        f"enough without them. With the fastest choice of data hosts, training is {times:.2f} times as fast"
         f"{_price_of(quickest, alone)}."
     ]
 

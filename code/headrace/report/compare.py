@@ -178,6 +178,6 @@ def _times(times: float) -> str:
 
 def main(argv: Sequence[str]) -> int:
     parser = OneLineParser(prog="headrace compare", description="Puts finished runs beside each other.")
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run's folder, as runs/JOB_NAME")
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run's folder, such as runs/JOB_NAME")
     print(compare([read_summary(folder) for folder in parser.parse_args(argv).runs]))
     return 0

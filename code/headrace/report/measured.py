@@ -16,7 +16,7 @@ from headrace.report.runs import was_interrupted
 FEW_STEPS = 20
 SHORT_EPOCH = 50
 RECEIVE_CPU_S_PER_BATCH = 3e-3
-"""Receiving a batch may take these CPU seconds, plus those for its bytes. CPU time beyond counts as busy waiting."""
+"""Limit on the CPU seconds to receive a batch, besides those for its bytes. More CPU time counts as busy waiting."""
 NO_LIMIT = float("inf")
 
 
@@ -32,7 +32,7 @@ class Measured:
     """Name of the dnn hosts' instance type. For a simulated run, it is the type given with `--as`, or empty."""
     framework: str
     is_simulated: bool
-    """True if the run was simulated and `--as` gave its dnn hosts no instance type."""
+    """True if the run was simulated and `--as` is not given."""
     has_service: bool
     """True if workers made the batches."""
     has_data_hosts: bool
@@ -43,7 +43,7 @@ class Measured:
     """Steps of an epoch; 0 if no epoch was finished."""
     ranks_per_host: float
     stands_for_type: bool
-    """True if the run was simulated and `--as` gave its dnn hosts an instance type."""
+    """True if the run was simulated and `--as` is given for the dnn hosts."""
     outside_share: float
     """Share of the training time that was spent outside of steps."""
     own_step_s: float | None
@@ -63,7 +63,7 @@ def measured(summary: Mapping[str, Any], table: InstanceTable, stands_for: Insta
     """Return the measurements in a run's summary, as the plan needs them.
 
     Args:
-        stands_for: the instance type that `--as` gave a simulated run's dnn hosts; None without `--as`.
+        stands_for: the instance type, given by `--as`, that simulated dnn hosts stand for; None without `--as`.
 
     Raises:
         InputError: the run has measured too little.
@@ -173,7 +173,7 @@ def _workload(summary: Mapping[str, Any], hosts: list[Mapping[str, Any]], scale:
         how = "was interrupted" if was_interrupted(summary) else summary["outcome"]
         notes.append(f"the run {how}; the plan is made from the {summary['steps']} steps that it made")
     elif summary["steps"] < FEW_STEPS:
-        notes.append(f"the run made {summary['steps']} steps; a plan from {FEW_STEPS} or more is more accurate")
+        notes.append(f"the run made only {summary['steps']} steps; for a better plan, make {FEW_STEPS} or more")
     if 0 < summary["steps_per_epoch"] < SHORT_EPOCH:
         notes.append(
             f"an epoch has only {summary['steps_per_epoch']} steps, so prefetching distorts the CPU time of a sample"

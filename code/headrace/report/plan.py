@@ -27,7 +27,7 @@ WHO_MAKES = {"trainer": "dnn hosts alone", "data": "data hosts alone", "both": "
 HEAD = ("", "batches made by", "data hosts", "step", "waiting", "limit", "samples/s", "$/hour", "$/million", "$/epoch")
 MOST_DATA_HOSTS = 8
 UNTOLD_UNTIL = 0.05
-"""Share of training time outside steps. The plan mentions a larger share. A smaller one hardly changes the price."""
+"""If more than this share of training time is outside steps, the plan says so. A smaller one hardly changes prices."""
 UNEXPLAINED_FROM = 0.2
 """If at least this share of a step is unexplained, the plan says so. A smaller share counts as the formulas' error."""
 

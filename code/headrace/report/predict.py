@@ -36,7 +36,7 @@ TRANSFER_CPU_S_PER_GIB = 0.3
 SCHEDULER_TURN_S = 1.5e-3
 """Seconds that a thread may run before another gets its processor: Linux's minimum time slice with two processors."""
 SHARES = 400
-"""The share of samples that data hosts should make is searched for among the multiples of 1/SHARES."""
+"""Precision of a chosen share: `predict` lets data hosts make 0, 1/SHARES, 2/SHARES, … or all of the samples."""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ LIKE: dict[str, Any] = {
         **dict.fromkeys(("batches", "batches_per_s", "bytes_per_s", "processors"), (None, 0.0)),
     }},
 }  # fmt: skip
-"""An example of a summary: every value has the right type. In a pair `(None, value)`, the value may be missing."""
+"""An example of a summary: every value has the right type. A pair `(None, value)` marks a value that may be missing."""
 _MOVES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -89,7 +89,7 @@ def read_summary(folder: Path) -> Summary:
 
 
 def read_json(text: str) -> Any:
-    """Parse JSON and escape its texts with `as_text`. Raises `ValueError` for NaN, infinity and unprintable text."""
+    """Parse JSON and escape control characters. Raises `ValueError` also for NaN, infinity and half surrogate pairs."""
     value = as_text(json.loads(text, parse_constant=_no_number))
     json.dumps(value, ensure_ascii=False).encode()  # raises on half a surrogate pair
     return value

@@ -77,7 +77,7 @@ class Measure(StepCallback):
         self._step_began = now
 
     def _take_last(self) -> None:
-        """Report an epoch's last steps to the meter. An earlier step is reported when the step after it begins."""
+        """Report an epoch's last steps to the meter. `on_train_batch_begin` reports all earlier steps."""
         ended, ended_at = self.ended()
         if ended > self._told:
             self._take(ended, ended_at)

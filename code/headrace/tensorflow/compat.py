@@ -30,7 +30,7 @@ registered_dataset = data_service_ops._from_dataset_id
 optional_of = _OptionalImpl
 """Class for the optional value in a variant tensor. Its arguments are the tensor and the value's specification."""
 OVERRIDDEN = ((keras.optimizers.Optimizer, "_clip_gradients"), (keras.layers.BatchNormalization, "_moments"))
-"""Private methods of Keras that subclasses in headrace override, each with the class of Keras that defines it."""
+"""Pairs of a Keras class and one of its private methods. Subclasses in headrace override these methods."""
 
 
 def layers_of(model: keras.Model) -> Sequence[keras.layers.Layer]:

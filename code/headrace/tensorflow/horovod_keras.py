@@ -72,9 +72,9 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
 
     The optimizer keeps its class name and configuration, so a saved model loads anywhere as a plain Keras model. With
     `gradient_accumulation_steps` only accumulated gradients are averaged. To scale losses, pass a `LossScaleOptimizer`.
-    If you or `compile` (under mixed_float16) wrap the result in a `LossScaleOptimizer`, ranks could skip different
-    steps. To prevent this, pass `callbacks.Measure`, or the broadcast or metric callback of `hvd.callbacks`, to `fit`.
-    Without one of these callbacks, the first step raises an error.
+    If `compile` (under mixed_float16) or your script wraps the result in a `LossScaleOptimizer`, pass one of these
+    callbacks to `fit`: `callbacks.Measure`, or the broadcast or metric callback of `hvd.callbacks`. Without such a
+    callback, a wrapped optimizer raises an error at its first step, since ranks could skip different steps.
 
     Args:
         optimizer: a Keras 3 optimizer, or the name of one. An unused optimizer is changed in place; for a used one, a

@@ -155,10 +155,10 @@ class Shards(TaggedDataset):
         Args:
             listing: the dataset, neither batched nor repeated. Do costly work, such as decoding, in the stream's `map`.
             block: elements that a worker gets at once. Only the order of blocks is shuffled, so shuffle the stream too.
-                If workers must read all data before a block, as in text files, `block` is 1/32 of the elements or more.
+                Text files, for example, can only be read from the start. Then a block has 1/32 of the elements or more.
 
         Raises:
-            InputError: `listing` is empty, is endless or has no fixed order. Also if workers had to make costly
+            InputError: `listing` is empty, is endless or has no fixed order. Also raised if workers would make costly
                 elements, or read large files, only to skip them.
         """
         graph = DatasetGraph(listing)
@@ -225,7 +225,7 @@ class Shards(TaggedDataset):
             self.ledger.add(everyones)
 
     def state(self) -> dict[str, Any]:
-        """Return the ledger to save. It lacks what other ranks trained on since `gather`: about `repeated` elements."""
+        """Return the ledger to save. `repeated` estimates how many elements it lacks (other ranks', since `gather`)."""
         unknown = sum(map(len, self._not_gathered)) * (collectives.size() - 1)
         self.ledger.add(np.concatenate([np.zeros(0, np.int64), *self._not_gathered]))
         return {"what": self._what, "repeated": unknown, **self.ledger.state()}

@@ -75,7 +75,7 @@ class DataLoader(TorchDataLoader[Any]):
         timeout: seconds that a batch may take. 0: on feed servers, 80% of `stall_timeout_s`; elsewhere, no limit.
         seed: seed of the order and of the random draws. Default: the seed of `generator`; without one, a seed derived
             from the loader's `name`, or from its number among the script's loaders.
-        on_error: `raise`: a sample that raises ends the job. `skip`: it is left out of its batch, and counted.
+        on_error: what to do if a sample raises an error. `raise`: end the job. `skip`: leave out and count the sample.
         shard_by_rank: whether the ranks share the dataset. False: this rank takes all of it, or its sampler's part.
         shards: number of parts that an `IterableDataset`'s epoch is divided into; it determines the order. Each part
             has a process of its own. Default: ranks × max(`num_workers`, 1).
@@ -85,7 +85,8 @@ class DataLoader(TorchDataLoader[Any]):
         name: name of the loader on feed servers; by default its number among the script's loaders.
 
     Attributes:
-        rank, ranks: this loader's part of the samples, and the number of parts; 0 and 1 with `shard_by_rank=False`.
+        rank: this rank's number, from 0; always 0 with `shard_by_rank=False`.
+        ranks: number of ranks that share the samples; 1 with `shard_by_rank=False`.
         epoch: the epoch of the current iteration, or of the next one.
         skipped: number of samples left out of the batches that this rank took.
 
@@ -96,7 +97,7 @@ class DataLoader(TorchDataLoader[Any]):
     _dealt_batches: BatchSampler | None = None
     """The BatchSampler that torch has made for this loader. This sampler covers all samples, not one rank's part."""
     _is_accelerate_prepared = True
-    """Flag for Accelerate's `prepare` to return the loader as is: the loader already divides samples among ranks."""
+    """Tells Accelerate's `prepare` to leave the loader unchanged: the loader already divides samples among ranks."""
 
     def __init__(
         self,
@@ -403,10 +404,10 @@ def _check(is_stream: bool, on_error: str, shards: int, torchs: dict[str, Any]) 
     if on_error not in ON_ERROR:
         raise InputError(f"on_error is {on_error!r}; expected one of {', '.join(ON_ERROR)}")
     if shards and not is_stream:
-        raise InputError("shards is for an IterableDataset; leave it out for a map-style dataset")
+        raise InputError("shards is for an IterableDataset: remove this argument, or use an IterableDataset")
     if is_stream and on_error == "skip":
         raise InputError("on_error='skip' needs a map-style dataset. In an IterableDataset, catch errors in __iter__")
     if torchs.pop("in_order", True) is False:
-        raise InputError("in_order=False is not supported, since a resume relies on the order of batches: leave it out")
+        raise InputError("in_order=False is not supported: remove it. A resume relies on the order of batches")
     if torchs.get("pin_memory_device"):
         raise InputError("pin_memory_device is not supported: use pin_memory=True or device=")

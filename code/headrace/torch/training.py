@@ -91,10 +91,10 @@ class Training:
             self._meter.end()
 
     def steps(self, most: int | None = None) -> Iterator[Any]:
-        """Yield the batches of an epoch; after a resume, the remaining ones.
+        """Yield the batches of an epoch. After a resume, yield the remaining batches.
 
         Args:
-            most: steps of an epoch, including those made before a resume; None or 0: all batches of the loader.
+            most: limit on an epoch's steps. Steps before a resume count, too. None or 0: all batches of the loader.
 
         Raises:
             InputError: the epoch has no batch.

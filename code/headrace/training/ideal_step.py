@@ -11,11 +11,11 @@ LEAST_STEPS, MANY_STEPS, MOST_STEPS = 2, 40, 400
 BUDGET_S = 1.0
 """Seconds for measuring up to `MANY_STEPS` steps of 10 ms or more."""
 BUDGET_OF_SHORT_STEPS_S = 0.4
-"""Seconds for measuring up to `MOST_STEPS` steps under 10 ms. In less time, a brief speed change would distort them."""
+"""Seconds for measuring up to `MOST_STEPS` steps under 10 ms. A brief speed change would distort a shorter test."""
 SETTLING = 0.25
-"""Unmeasured steps per measured step. They are made first, because the first few dozen short steps are slower. If only
-two or three steps are measured, there are no unmeasured steps: to save time, even the two steps that were made to
-choose the number of steps count as measured."""
+"""Unmeasured steps per measured step. They are made first, because the first few dozen short steps are slower. With
+only two or three measured steps, there are no unmeasured ones. To save time, the two steps that decide how many to
+measure then count as measured too."""
 _ERROR_OF_MEDIAN = 1.2533 / 1.349
 """Standard error of the median, divided by (interquartile range ÷ √n), for normally distributed values. The standard
 error is 1.2533 σ ÷ √n, and the interquartile range is 1.349 σ."""

@@ -28,10 +28,10 @@ _ended: list[Fit] = []
 
 
 class Scalars(Protocol):
-    """A writer of figures for TensorBoard."""
+    """A writer of numbers for TensorBoard."""
 
     def write(self, step: int, values: dict[str, float]) -> None:
-        """Write these figures for this step."""
+        """Write these numbers for this step."""
 
     def close(self) -> None:
         """Close the files."""

@@ -53,7 +53,7 @@ class SignalFiles:
                 self._file.touch()
 
     def ended(self) -> None:
-        """Show that training is over. The stall watchdog then counts output as progress, as before training."""
+        """Show that training is over. The stall watchdog then takes printed lines as a sign of progress again."""
         self.steps_over()
         if self._folder:
             with contextlib.suppress(OSError):

@@ -14,7 +14,7 @@ from headrace.training.ideal_step import IdealStep
 MEDIAN_OF = 1000
 """Number of the latest steps whose times are kept, to compute the exact median of these times."""
 SPREAD_OF = 10_000
-"""Number of a training's latest steps whose times are kept, to report the median and 90th percentile of these times."""
+"""Number of the latest steps whose times are kept, to report their median and 90th percentile."""
 
 
 @dataclass
@@ -80,10 +80,10 @@ class StepTimes:
 
     @property
     def all(self) -> Sums:
-        """All steps except the first, whose wait for a batch belongs to the start of the pipeline.
+        """All steps except the first, which waits for the pipeline to start.
 
         With `steps_per_execution`, all steps of the first execution are left out, since only their total time is
-        known. If there are no other steps, the first ones count.
+        known. If there are no other steps, return the first ones.
         """
         return self._others if self._others.steps else self._first
 
@@ -105,8 +105,8 @@ class StepTimes:
     def mean_ideal_ms(self, of: Sums) -> float:
         """Return the mean time of a step without waiting, in milliseconds. It includes rare, slow callbacks.
 
-        Add the mean time of callbacks to the measured ideal time, or to the latest steps' median time without callbacks
-        if that is shorter. If no ideal step was measured, return the step time minus the waiting.
+        Take the shorter of two times: the measured ideal step, and the latest steps' median without callbacks. Add the
+        mean time of callbacks. If no ideal step was measured, return the mean step time minus the waiting.
         """
         if not self.ideal.ms:
             return of.without_waiting_ms()

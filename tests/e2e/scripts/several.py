@@ -15,7 +15,8 @@ from headrace.tensorflow import data
 
 STEPS, MOST_EPOCHS = 50, 300
 PAUSE_S = 0.2
-"""Seconds of pause after each epoch: hosts share the processors here, and workers get only what ranks leave idle."""
+"""Seconds of pause after each epoch, so that workers get CPU time. All hosts share the processors here, and workers get
+only the CPU time that ranks do not use."""
 HOSTS = len(json.loads(os.environ["SM_HOSTS"]))
 CONFIG = str(Path(os.environ["SAGEMAKER_BASE_DIR"]) / "input/config/resourceconfig.json")
 """Path of a file whose content differs from host to host, if hosts are namespaces or SageMaker's instances."""

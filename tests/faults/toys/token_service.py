@@ -1,7 +1,7 @@
 """A data service without TensorFlow: a dispatcher on the first data host, a worker on every host.
 
-The servers have the ports and kinds of tf.data service's servers, and are restarted like those. A worker sends one byte
-to each client.
+The servers stand in for those of tf.data service: they have the same ports and kinds, and the launcher restarts them.
+Each server sends one byte to each client.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""A training script whose ranks in turn read the name of every toy server, and retry until they have it."""
+"""A training script. One rank after another asks every toy server for its name, and asks again if no name comes."""
 
 import json
 import os

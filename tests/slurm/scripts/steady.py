@@ -5,7 +5,7 @@ import os
 import pathlib
 import time
 
-import read_toys  # noqa: F401  (at import, the ranks in turn read from the toy servers of all hosts)
+import read_toys  # noqa: F401  (at import, one rank after another reads from all toy servers)
 from mpi4py import MPI
 
 parser = argparse.ArgumentParser()

@@ -26,7 +26,7 @@ class Numbers(Dataset):
 
 
 class RepeatAugmented(Sampler):
-    """A sampler like timm's: each sample `repeats` times in a row, divided among the ranks."""
+    """A sampler like timm's. It repeats each sample, and divides the repetitions among the ranks."""
 
     def __init__(self, rank, world, repeats=2):
         self.num_replicas, self.rank, self.repeats, self.epoch = world, rank, repeats, 0

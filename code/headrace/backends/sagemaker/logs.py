@@ -61,7 +61,7 @@ class LogTail:
         return is_unread or self._lines > lines
 
     def _read(self) -> bool:
-        """Read all new lines. Return True if AWS throttled the calls, so that some lines may be missing."""
+        """Read the new lines. Return True if AWS throttled a call. Some lines may then be missing."""
         if self._is_denied:
             return False
         with ignored("ThrottlingException"):

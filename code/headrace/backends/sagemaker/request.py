@@ -153,7 +153,7 @@ def _channel(channel: Channel, options: CloudOptions) -> dict[str, Any]:
 
 
 def _name_groups_everywhere(channels: Sequence[dict[str, Any]], groups: Sequence[str]) -> None:
-    """If one channel has InstanceGroupNames, set all groups on channels without it: SageMaker refuses a mixture."""
+    """If only some channels list instance groups, list all groups on the others. SageMaker refuses a mixture."""
     sources = [channel["DataSource"]["S3DataSource"] for channel in channels]
     if any("InstanceGroupNames" in source for source in sources):
         for source in sources:

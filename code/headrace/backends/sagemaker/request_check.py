@@ -41,7 +41,7 @@ def check_instance_type(name: str) -> None:
 
 
 def _beyond_types(value: Any, shape: Shape, path: str) -> Iterator[tuple[str, Any, str]]:
-    """Yield path, value and problem of each violated limit, choice or pattern. botocore does not check these."""
+    """Check what botocore does not: maxima, choices and patterns. Yield path, value and problem for each mistake."""
     most = shape.metadata.get("max")
     size = value if isinstance(value, (int, float)) else len(value)
     if most is not None and size > most:

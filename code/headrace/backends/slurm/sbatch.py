@@ -110,7 +110,7 @@ class Follower:
                 self._sleep(LOG_POLL_S)
 
     def cancel(self) -> None:
-        """Cancel the job. Hosts get SIGTERM, and after Slurm's `KillWait` seconds SIGKILL."""
+        """Cancel the job. Slurm sends SIGTERM to the hosts, and SIGKILL after the seconds in its setting `KillWait`."""
         _slurm("scancel", self._job_id)
 
     def read_logs(self) -> None:

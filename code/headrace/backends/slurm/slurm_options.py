@@ -72,7 +72,7 @@ class SlurmOptions:
 
     @property
     def stop_before_end_s(self) -> int:
-        """Seconds between the stop request to the hosts and the job's time limit."""
+        """The hosts are asked to stop this many seconds before the job's time limit."""
         days, dash, clock = self.time.rpartition("-")
         # Minutes, minutes:seconds or hours:minutes:seconds. After days and a dash, the first number is hours.
         parts = [int(part) for part in clock.split(":") if part]

@@ -45,7 +45,7 @@ def submit(spec: JobSpec, given: argparse.Namespace) -> Ended | None:
     checkpoints = _folder(given.checkpoint_s3_uri, "--checkpoint_s3_uri") if given.checkpoint_s3_uri else None
     if given.dry_run:
         print(build_script(spec, options), end="")
-        _say("not submitted. The script needs a folder with code and a secret: to make the folder, leave out --dry_run")
+        _say("not submitted. The script needs the run's folder (code, secret). To make the folder, leave out --dry_run")
         return None
     job_id = sbatch.submit(sbatch.write_run(spec, options, checkpoints))
     _say(f"{spec.job_name} is Slurm's job {job_id}; script, logs, results in {run}")

@@ -54,7 +54,7 @@ class Verdict:
 
 
 class Decider:
-    """Takes events from the main loop; returns what is missing at the start, and whether the job has failed."""
+    """Takes events from the main loop. Decides whether the job has failed, and what a starting job still waits for."""
 
     def __init__(self, plan: HostPlan, service: DataService, own: HostState, hosts: Hosts, log: HostLog) -> None:
         self._plan, self._topology, self._settings = plan, plan.topology, plan.settings
@@ -84,10 +84,10 @@ class Decider:
         return self._missing_hosts(everyone) + self._service.missing(reports, self._hosts.lost)
 
     def give_up(self, missing: list[str]) -> None:
-        """Go on without the hosts that have not answered by the deadline of the start: record them as lost.
+        """After the deadline for the start, record hosts that never answered as lost. The job goes on without them.
 
         Raises:
-            DeadlineError: the job cannot go on without what is missing; the message names it.
+            DeadlineError: the job cannot go on. The message lists `missing`.
         """
         silent = self._hosts.never_heard()
         left = self._data_hosts_without(silent)
@@ -150,7 +150,7 @@ class Decider:
         return None
 
     def _needs(self, host: str) -> bool:
-        """Return whether the loss of this host ends the job, even if enough data hosts are left."""
+        """Return whether losing this host ends the job, however many data hosts are left."""
         return host in {each.name for each in self._topology.dnn_hosts} or self._service.needs(host)
 
     def _data_hosts_without(self, hosts: Collection[str]) -> list[str]:
@@ -203,11 +203,11 @@ class RankWatch:
         self._settings, self._ranks = settings, ranks
         self._left: set[str] = set()
         self.starts_by = math.inf
-        """Deadline for the preflight to begin, in monotonic seconds; infinity without a preflight or once it runs."""
+        """Monotonic time by which the preflight must begin. Infinity without a preflight, and once it has begun."""
         self.ends_by = math.inf
-        """Deadline for MPI to end, in monotonic seconds; infinity until all ranks have logged that they leave."""
+        """Monotonic time by which MPI must end. Infinity until all ranks have logged that they leave MPI."""
         self.aborts_by = math.inf
-        """Deadline for all ranks to end, in monotonic seconds; infinity until a rank has failed."""
+        """Monotonic time by which all ranks must end. Infinity until a rank or the preflight has failed."""
 
     def begin(self, now: float) -> None:
         """Set the deadline by which the preflight must begin. The leader calls this when it starts the ranks."""

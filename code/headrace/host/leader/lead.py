@@ -162,7 +162,7 @@ class Leader:
         return self._times.has_reached("first_step")
 
     def _missing_for_data(self) -> list[str]:
-        """Decide on the tf.data transfer protocol if possible, and inform all hosts. Return what ranks wait for."""
+        """Make the data service's decision if possible, and tell all hosts. Return what the first batches wait for."""
         run, reports = self._run, self._reports()
         if self._decision is None:
             self._decision = run.service.decide(reports, self._hosts.lost, time.monotonic())
@@ -232,7 +232,7 @@ class Leader:
         return explained(cause, self._statuses().get(cause.host, {}).get("memory") or {})
 
     def _deliver(self, outcome: Outcome) -> None:
-        """Send each host the outcome while this host ends its children. A host silent for `lease_s` is lost."""
+        """Send all hosts the outcome, and meanwhile end the leader's children. A host silent for `lease_s` is lost."""
         run, hosts = self._run, self._hosts
         run.state.usage.freeze()
         for lease in self._leases:

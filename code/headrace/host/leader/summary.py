@@ -36,7 +36,7 @@ class JobTimes:
         return stage in self._reached
 
     def train_s(self) -> float | None:
-        """Return the seconds from the first step to the end. No step: from the trainer's start. No start: None."""
+        """Return the seconds from the first step, or else the trainer's start, to the end. None if neither happened."""
         begin = self._reached.get("first_step", self._reached.get("trainer_started"))
         return None if begin is None else self._reached["end"] - begin
 

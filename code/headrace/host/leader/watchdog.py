@@ -23,7 +23,7 @@ class StallWatchdog:
 
     A step, batch or collective is progress. So is a move: a rank's main thread reaches another place in its code. Until
     the first step, batch or collective, a printed line counts as a move. While an allreduce waits for a rank, moves are
-    ignored, as that rank may loop for ever. A file's new time counts even if it is earlier: clocks may be set back.
+    ignored: that rank may loop for ever. Any change of a file's time counts, even to an earlier one (clocks may jump).
     """
 
     def __init__(self, signal_dir: Path, timeout_s: float, start_timeout_s: float, now: float) -> None:
@@ -60,9 +60,9 @@ class StallWatchdog:
 
     @property
     def limit_name(self) -> str:
-        """Text that names the setting that limits time without progress, or says why the limit is only `STILL_S`."""
+        """Words for the time limit in a message: the setting's name, or the reason why the limit is only `STILL_S`."""
         if self._deadlocked:
-            return f"{_REDUCERS} reports each rank as missing from some collective"
+            return f"{_REDUCERS} reports every rank as missing from at least one collective"
         return "stall_timeout_s" if self._seen else "startup_timeout_s"
 
     def _files(self, prefix: str) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Read the trainer's output: which rank wrote a line, which rank failed first, which ranks others wait for."""
+"""Read the trainer's output. Find out who wrote a line, which rank failed first, and for which ranks others wait."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class RankLog:
         self._lost_peer = False
         """True if the first failure is a lost connection to another rank. That rank's own end may be reported later."""
         self._missing_ranks: dict[int, str] = {}
-        """Ranks that others wait for, each with the first collective in which the others wait."""
+        """Ranks missing in the last stall warning. The value is the first collective that waits for the rank."""
         self._waiting_ranks: dict[int, str] = {}
         """Ranks that wait in a collective, each with the line of the script where it waits."""
         self._ended_ranks: set[int] = set()
@@ -174,7 +174,7 @@ class RankLog:
 
     @property
     def wait_for_each_other(self) -> bool:
-        """True if the framework reports every rank as missing from some collective. Then all ranks wait for ever."""
+        """True if stall warnings name every rank as missing from a collective. Then all ranks wait for ever."""
         with self._lock:
             return len(self._missing_ranks) == self.world_size > 1
 

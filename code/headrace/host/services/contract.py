@@ -13,7 +13,7 @@ from headrace.host.host_plan import HostPlan
 Report = Mapping[str, Any]
 """A report on a host's servers, as JSON values. A data service reads only its own reports."""
 KINDS = ("dispatcher", "worker")
-"""Kinds of servers whose restarts every summary counts. The count is 0 if a job has no such servers."""
+"""Kinds of servers. Every summary counts the restarts of each kind: 0 if the job has no servers of the kind."""
 WORKER_NICENESS_BESIDE_TRAINER = 19
 """Niceness of workers on a dnn host, so that they use only CPU time that the trainer leaves over. At a niceness of 10,
 a worker's many threads took a third of a processor that the trainer could have used."""

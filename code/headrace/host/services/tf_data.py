@@ -96,7 +96,7 @@ class TfDataService(DataService):
         unable = sorted(worker for worker, protocol in offers.items() if protocol == GRPC)
         protocol = GRPC if unable else next(iter(offers.values()))
         slow = bool(unable) and len(unable) < len(offers)
-        note = f"batches travel over gRPC, at half speed: no headrace transfer on {', '.join(unable)}" if slow else ""
+        note = f"batches travel over gRPC, at half speed: {', '.join(unable)} can use only gRPC" if slow else ""
         return Decision("data_transfer", {"protocol": protocol}, note)
 
     def worker_names(self) -> Mapping[str, str]:

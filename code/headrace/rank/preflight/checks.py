@@ -97,7 +97,7 @@ def _pattern(size: int) -> Any:
 
 
 def try_collectives(meeting: Meeting) -> dict[str, tuple[int, float]]:
-    """Time all collectives. On rank 0, return a dict from name to bytes per rank and best time in seconds; else {}."""
+    """Time all collectives. Rank 0 returns a dict from name to (bytes per rank, best seconds), other ranks {}."""
     found = {}
     for name, size, prepare in _collectives(meeting):
         times = meeting.stage(name, range(meeting.size), functools.partial(_rounds, meeting, name, prepare))

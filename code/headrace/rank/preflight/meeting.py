@@ -1,8 +1,8 @@
 """Stages that all ranks go through together, so that a missing rank can be named.
 
 Rank 0 coordinates. In each stage it waits until every rank has arrived, lets them all start, and waits until all are
-done. If this takes too long, rank 0 asks the other ranks whether they are alive. A rank that only waits for another
-rank answers. A rank that hangs does not answer, nor does a rank that the network does not reach.
+done. If this takes too long, rank 0 asks the other ranks whether they are alive. A rank answers even while
+it waits for another rank. A rank does not answer if it hangs, or if the network does not reach it.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class Meeting:
         self._deadline = 0.0
         self._sent: list[Any] = []
         self._at_work: set[int] = set()
-        """Other ranks that run the current stage's function. Filled only on rank 0, while rank 0 runs it too."""
+        """The other members of the current stage, while rank 0 runs the stage's function; otherwise empty."""
 
     def stage(self, what: str, members: Collection[int], work: Callable[[], Result]) -> dict[int, Result]:
-        """Have the members work at the same time. Return each member's result on rank 0, and nothing on other ranks.
+        """Have the members work at the same time. On rank 0, return their results by rank; on other ranks, return {}.
 
         Args:
             members: the ranks that work.
@@ -123,14 +123,14 @@ class Meeting:
         self._deadline = time.monotonic() + limit_s
 
     def _collect(self, tag: int, what: str) -> dict[int, Any]:
-        """Receive, on rank 0, one message with this tag from each other rank; return them by rank."""
+        """On rank 0, receive a message with this tag from every other rank. Return the messages by rank."""
         said = self._receive(tag, self._deadline)
         if len(said) < self.size - 1:
             self._give_up(what, set(range(1, self.size)) - set(said))
         return said
 
     def _receive(self, tag: int, deadline: float) -> dict[int, Any]:
-        """Receive one message with this tag from each other rank; return those that came by the deadline, by rank."""
+        """Receive a message with this tag from every other rank. Return the messages that came in time, by rank."""
         pause_s = _REST_S[0]
         said: dict[int, Any] = {}
         while True:

@@ -25,7 +25,7 @@ from headrace.rank.context import TrainerContext
 from headrace.tensorflow.compat import data_nest as nest  # it takes a list for a tensor, as tf.data does
 
 BLOCK = 256
-"""Rows that are read from the mapped file at once."""
+"""Number of rows that are read together from a mapped file."""
 ARRAY = "headrace_array_"
 """Prefix of the names of operations that memory-map an array's file. The array's number follows the prefix."""
 

@@ -24,7 +24,7 @@ _HOW_HOROVOD_SENDS = {
 }
 """Arguments of Horovod's optimizer that are accepted and ignored, since they change no result."""
 _INSTEAD = {
-    "backward_passes_per_step": (1, "give the Keras optimizer gradient_accumulation_steps"),
+    "backward_passes_per_step": (1, "set the Keras optimizer's argument gradient_accumulation_steps"),
     "process_set": (hvd.global_process_set, "leave it out, since all ranks train one model"),
 }
 """Arguments of Horovod's optimizer that would change results, each with its default and what to do instead."""

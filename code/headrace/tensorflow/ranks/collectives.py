@@ -56,7 +56,7 @@ def size() -> int:
 
 
 _known: tuple[int, int] | None = None
-"""Rank and number of ranks, kept because Horovod does not tell them after `hvd.shutdown()`, and MPI cannot restart."""
+"""Rank and number of ranks, for use after `hvd.shutdown()`. Horovod tells neither then, and cannot be restarted."""
 
 
 def _place() -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Give a rank its share of its host: one GPU, and as many threads as it has processors."""
+"""Divide a host among its ranks. Each rank takes one GPU, and computes on an equal share of the processors."""
 
 import contextlib
 import os

@@ -11,14 +11,14 @@ from headrace.events import WAITS_FOR_ENDS, say
 Numbers = tuple[int, int, int, int]
 """Message of four numbers. To rank 0: stream, epoch, batches, flag. From rank 0: stream, epoch, batch limit, flags."""
 SAY_AFTER_S = 15.0
-"""Seconds that rank 0 waits for a message after a rank has ended an epoch. Then rank 0 logs which ranks have not."""
+"""Seconds without a message about an epoch. If some ranks have ended the epoch by then, rank 0 logs the other ranks."""
 FIRST_PATIENCE_S = 5.0
-"""Maximum seconds that a rank waits, before its second batch, until all ranks have a batch. Without this wait, one rank
-could take all batches of a short stream. The wait is limited, since other ranks may not read the stream at all."""
+"""Limit in seconds. A rank takes its second batch when all ranks have a first batch, or after this limit. Without this
+rule, one rank could take all batches of a short stream. The limit helps if other ranks never read the stream."""
 ENDED = 1
 """Flag by which a rank says that it has no more batches in this epoch."""
 SOME_ENDED, ALL_ENDED, STARTED = 1, 2, 4
-"""Flags to ranks. 1: a rank has ended, so report every batch. 2: the batch limit is final. 4: take second batches."""
+"""Flags to ranks. SOME_ENDED: report every batch. ALL_ENDED: the batch limit is final. STARTED: take a second batch."""
 
 
 @dataclass
@@ -46,7 +46,7 @@ class EpochCounter:
         self._newest: dict[tuple[int, int], int] = {}
 
     def hear(self, rank: int, numbers: Numbers | None) -> list[Numbers]:
-        """Return messages to all ranks. (rank, None) means that the rank is gone, (-1, None) that a second passed."""
+        """Return messages for all ranks. Arguments (rank, None): a rank is gone; (-1, None): a second has passed."""
         if numbers is None:
             self._gone |= {rank} - {-1}
             self._say_waiting()

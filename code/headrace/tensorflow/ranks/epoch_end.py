@@ -65,7 +65,7 @@ def end_together(stream: tf.data.Dataset, uneven: str, name: str) -> tf.data.Dat
 
 
 def _with_last(stream: tf.data.Dataset) -> tf.data.Dataset:
-    """Return `stream` as an endless dataset: (index, True, batch), then (index, False, last batch) again and again."""
+    """Return an endless dataset: (index, True, batch) for each batch, and then (index, False, last batch) for ever."""
     spec = stream.element_spec
 
     def wrapped(*batch: Any) -> tf.Tensor:

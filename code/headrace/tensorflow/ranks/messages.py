@@ -106,8 +106,8 @@ class Link:
     """This rank's connection to rank 0. Every rank must make its link at the same time.
 
     Args:
-        decide: function for rank 0, which turns a rank's message into messages to all; other ranks do not call it.
-        heard: a thread calls it with each message of rank 0, and with None when rank 0 or `close` ends the link.
+        decide: function that turns one rank's message into messages to all ranks. Only rank 0 calls the function.
+        heard: a thread calls this function with rank 0's messages, and with None when rank 0 or `close` ends the link.
 
     Raises:
         DeadlineError: on every rank, if one rank cannot reach rank 0.

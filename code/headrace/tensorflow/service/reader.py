@@ -23,8 +23,8 @@ REQUESTS = 8
 FEW_REQUESTS = 2
 """Batches to request ahead from a finite shared stream. With more, one rank could take most of a short stream."""
 ASK_FOR_END_EVERY_MS = 100
-"""Milliseconds after which a rank asks the dispatcher again whether a finite pass is over. TensorFlow's 1,000 would
-make each pass a second longer. Endless streams keep 1,000: at 100, the dispatcher would get ten times the requests."""
+"""Milliseconds after which a rank asks the dispatcher again whether a finite pass is over. TensorFlow's default, 1,000,
+would make each pass a second longer. Endless streams keep the default, and so send only a tenth of the requests."""
 _given: collections.Counter[str] = collections.Counter()
 
 

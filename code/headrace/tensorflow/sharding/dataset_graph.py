@@ -241,7 +241,7 @@ class DatasetGraph:
         return tf.graph_util.import_graph_def(part, input_map=used, return_elements=[wanted])[0]
 
     def components(self, node: Node) -> list[tf.Tensor]:
-        """Return a from_tensor_slices node's tensors. All functions share them, so that no function holds a copy."""
+        """Return a from_tensor_slices node's tensors. All calls return the same tensors, which saves memory."""
         constants = [self.behind(edge) for edge in graphdef.arguments(node.definition)["components"]]
         for each in constants:
             if each.name not in self._tensors:

@@ -5,7 +5,7 @@ FUNCTIONS = ("MapDataset", "ParallelMapDataset")
 BATCHES = ("BatchDataset", "ParallelBatchDataset", "PaddedBatchDataset")
 REGROUPING = (*BATCHES, "RebatchDataset", "MapAndBatchDataset")
 PASSING = ("PrefetchDataset", "OptionsDataset", "CacheDataset", "AssertCardinalityDataset")
-"""Transformations that hand on their input's elements, in the same order."""
+"""Transformations that yield the elements of their input, unchanged and in the same order."""
 ONE_TO_ONE = (*FUNCTIONS, *PASSING, "ShuffleDataset", "ParseExampleDataset")
 ONE_BY_ONE = (*ONE_TO_ONE, "FilterDataset", "IgnoreErrorsDataset", "RepeatDataset")
 """Transformations that treat each element by itself, without regard to its neighbours."""

@@ -1,8 +1,8 @@
 """Give each pass over a dataset its own order and random draws, the same for all workers.
 
 tf.data service hands out the same dataset in each pass, and a worker does not know which pass it is. So the dispatcher
-gets several datasets, and ranks read the next one in each pass. The datasets differ in the order of their elements, in
-the seeds of shuffles that workers still do, and in the first states of random generators.
+gets several datasets, and ranks read the next one in each pass. The datasets differ in three things: the order of their
+elements, the seeds of shuffles that workers run, and the initial states of random generators.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.tensorflow.sharding.shuffle_order import Shuffle
 ORDERS = 16
 """Number of different orders that a shuffled dataset can have. After this many passes, the orders repeat."""
 FEW_ORDERS = 4
-"""Minimum number of shuffled orders for a finite dataset. If `ORDERS_BYTES` allows fewer, workers shuffle instead."""
+"""Minimum number of orders for a finite dataset. If `ORDERS_BYTES` allows fewer, none is made, and workers shuffle."""
 ORDERS_BYTES = 256 << 20
 """Largest total size, in bytes, of a dataset's graphs. The dispatcher gets one or more graphs for each order."""
 
@@ -32,7 +32,7 @@ ORDERS_BYTES = 256 << 20
 def orders_of(graph: DatasetGraph, shuffles: Collection[Shuffle], parts: int = 1) -> list[int]:
     """Return the numbers (`Order.number`) of the orders that replace these shuffles.
 
-    Each pass uses the next order. The list is empty if there are no shuffles, or if workers shuffle instead.
+    Each pass uses the next order. The list is empty if there are no shuffles, or if the workers shuffle.
 
     Args:
         parts: number of datasets that the dispatcher gets for each order: 1, or one for each rank's share.
@@ -71,9 +71,9 @@ def _seeded_shuffles(graph: DatasetGraph) -> list[tuple[Any, int]]:
 def in_passes(dataset: tf.data.Dataset, orders: Sequence[int]) -> list[tf.data.Dataset]:
     """Return one dataset for each pass. The datasets differ in random draws and, if `orders` are given, in order.
 
-    `dataset` has the first of `orders`. Each pass gets its own graph, which holds the first states of random
-    generators. With one graph for all passes, Keras's augmentation layers would change an image in the same way in
-    every pass. The later graphs are edited copies of the first: tracing again would take twenty times as long.
+    `dataset` has order number `orders[0]`. Each pass gets its own graph, since a graph holds the initial states of
+    random generators. With one graph for all passes, Keras's augmentation layers would change an image in the same way
+    in every pass. The later graphs are edited copies of the first: tracing again would take twenty times as long.
     """
     made: list[tf.data.Dataset] = []
     graph = DatasetGraph(dataset)

@@ -83,7 +83,7 @@ def without_content(node: Any) -> Any:
 
 
 def pass_on(node: Any) -> None:
-    """Make a transformation hand on its input unchanged."""
+    """Replace a transformation by one that returns its input unchanged."""
     node.op = "Identity"
     del node.input[1:]
     node.attr.clear()

@@ -22,7 +22,7 @@ _DRAWING = re.compile(r"Rng(ReadAndSkip|Skip)|Stateful(Standard|Truncated)?(Unif
 """Operations that draw from a tf.random.Generator and advance its state."""
 _CALLS = {"PartitionedCall": 0, "StatefulPartitionedCall": 0, "While": 0, "StatelessWhile": 0, "If": 1,
           "StatelessIf": 1, "Case": 1, "StatelessCase": 1}  # fmt: skip
-"""For each operation that calls functions: index of the first input passed on. `If` keeps its condition (index 0)."""
+"""For each operation that calls functions: 1 if its first input only selects a function (`If`, `Case`), else 0."""
 _SEED_OF_KERAS = [2]
 """The shape of the int64 variable that holds the state of a Keras layer's random numbers."""
 _ANY = 1 << 62
@@ -42,7 +42,7 @@ def refuse_written(graph: DatasetGraph) -> None:
 
 
 def first_values(graph: DatasetGraph) -> list[Any]:
-    """Return the constants that hold the first states of the dataset's random generators."""
+    """Return the constants that hold the initial states of the dataset's random generators."""
     seeds = {edge for node in graph.sink.subtree() for edge in _seeds(node)}
     firsts = [each for each in graph.definition.node if each.op == "AssignVariableOp"]
     return [graph.behind(each.input[1]) for each in firsts if graph.behind(each.input[0]).name in seeds]

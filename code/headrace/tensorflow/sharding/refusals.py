@@ -28,11 +28,11 @@ MOST_IN_A_GRAPH_BYTES = 64 << 20
 """Limit on a graph's arrays, in bytes, since the dispatcher and every worker get a new graph for each shuffle order."""
 AS_IT_IS = "; or leave the dataset as it is, and call data.distribute(…, exact=False)"
 SKIPPED_BYTES = 64 << 20
-"""Limit on the bytes of files that each worker or rank may read only to skip them."""
+"""Limit on the size in bytes of a dataset's files, if each worker or rank must read them from the start."""
 MUCH_PADDING = 0.1
 """The largest share of a pass's batches that may be repeated without a warning."""
 _MIXED = "tf.gather(x, tf.random.shuffle(tf.range(tf.shape(x)[0])))"
-"""Code that a message suggests for MixUp and CutMix, in place of a second dataset: it shuffles a batch's elements."""
+"""Code that messages suggest for MixUp and CutMix: a shuffled batch, in place of a second dataset."""
 _COSTLY_OP = re.compile(r"Decode(Jpeg|Png|Image|Bmp|Gif|AndCrop)|Resize|Conv|ImageProjective|CropAndResize|ReadFile")
 
 _results: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -46,7 +46,6 @@ def given_out(result: tf.data.Dataset) -> tf.data.Dataset:
 
 
 def _is_of_a_result(dataset: Any) -> bool:
-    """Return whether a dataset is made, by any transformations, from one that was distributed before."""
     waiting, seen = [dataset], set()
     while waiting:
         each = waiting.pop()
@@ -115,9 +114,9 @@ def refuse_generator(graph: DatasetGraph) -> None:
     for node in graph.sink.subtree():
         if "GeneratorDataset" in node.function_ops:
             raise InputError(
-                f"{graph.where}: from_generator: every rank runs the generator from its start, so all would train on "
-                "the same elements. Let it skip the elements of other ranks, by hvd.rank() and hvd.size(), and call "
-                "data.distribute(…, shared=False). Data hosts cannot run it: use TFRecords or data.from_arrays there"
+                f"{graph.where}: from_generator: every rank runs the whole generator, so all would train on the same "
+                "elements. Let it skip other ranks' elements by hvd.rank() and hvd.size(), and call data.distribute(…, "
+                "shared=False). Data hosts cannot run a generator: for data hosts, use TFRecords or data.from_arrays"
             )
 
 
@@ -154,7 +153,7 @@ def refuse_unordered(listing: Node) -> None:
 
 
 def refuse_reading_again(listing: Node) -> None:
-    """Raise `InputError` if `listing` reads large files: to make a block, the files would be read from the start."""
+    """Raise `InputError` if `listing` reads large files, since each block would read them again from the start."""
     size = bytes_read(listing)
     if size > SKIPPED_BYTES:
         raise refusal(
@@ -166,12 +165,12 @@ def refuse_reading_again(listing: Node) -> None:
 
 
 def refuse_costly(listing: Node, elements: int) -> None:
-    """Raise `InputError` unless `listing` is finite and cheap to make: each block needs all earlier elements."""
+    """Raise `InputError` if `listing` is endless or costly: each block would make all earlier elements again."""
     if elements == INFINITE:
         raise refusal(
             listing,
             "the dataset has no end, and its elements cannot be looked up by number",
-            "Write Dataset.range(n) in place of an endless counter, or repeat() after this transformation",
+            "Write Dataset.range(n) in place of an endless counter; or call repeat() later, after this transformation",
         )
     for node in listing.subtree():
         if elements > 1 and any(_COSTLY_OP.search(op) for op in node.function_ops):
@@ -218,13 +217,13 @@ def warn_of_drops(nodes: Iterable[Node]) -> None:
     """Print a warning for each transformation that drops an incomplete batch on every worker or rank."""
     for node in dict.fromkeys(nodes):
         _warn(
-            f"{node.place}: drop_remainder leaves out the incomplete last batch of each pass on each worker (or rank, "
-            "without data hosts). To keep all, add .repeat() before it and use steps_per_epoch, or omit drop_remainder"
+            f"{node.place}: drop_remainder leaves out the incomplete last batch of each pass on each worker (on each "
+            "rank if there are no data hosts). To keep all elements, omit drop_remainder, or add .repeat() before the "
+            "batching and use steps_per_epoch"
         )
 
 
 def _warn(text: str) -> None:
-    """Print a warning on rank 0, for all ranks."""
     if collectives.rank() == 0:
         print(f"warning: {text}", flush=True)
 
@@ -235,8 +234,9 @@ def _order_advice(listing: Node, reason: str) -> str:
         return f"Write Dataset.random(seed=…), sample_from_datasets(…, seed=…), {own}"
     if reason == RANDOM:
         return (
-            "Write a function that uses only the element, or tf.random.stateless_uniform with the element's number as "
-            "seed. Replace rejection_resample by sample_from_datasets([of_each_class.repeat(), …], weights, seed=1)"
+            "Write a function that uses only the element. For random numbers, call "
+            "tf.random.stateless_uniform, with the element's number as seed. Replace rejection_resample by "
+            "sample_from_datasets([of_each_class.repeat(), …], weights, seed=1)"
         )
     after = f"Write shuffle after this operation ({listing.kind}), or give the data before it a fixed order: "
     advice = after + "shuffle(…, seed=1, reshuffle_each_iteration=False), list_files(shuffle=False), deterministic=True"

@@ -169,7 +169,7 @@ def _whole(node: Node) -> tf.Tensor:
 
 
 def _in_order(node: Node, shuffled: Node) -> tf.Tensor:
-    """Shuffle the dataset `shuffled` with the buffer size and seeds of `node`, in the same order in each pass."""
+    """Shuffle the dataset `shuffled` as `node` does, but in the same order in each pass."""
     numbers = {name: int(node.value(name)) for name in ("buffer_size", "seed", "seed2")}
     return raw.ShuffleDataset(
         input_dataset=_whole(shuffled), reshuffle_each_iteration=False, **numbers, **_types(shuffled)

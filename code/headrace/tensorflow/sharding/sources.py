@@ -44,12 +44,12 @@ def is_rows(node: Node) -> bool:
 
 
 def array_rows(node: Node) -> int:
-    """Return the number of rows of mapped arrays."""
+    """Return the number of rows of a dataset's memory-mapped arrays."""
     return next(each.attr["shape"].shape.dim[0].size for each in node.operations if each.name == f"{ARRAY}0")
 
 
 def tensors_of(node: Node) -> list[tf.Tensor]:
-    """Return tensors of the graph that is being built. Their rows are the elements of the dataset `node`."""
+    """Return tensors whose rows are the elements of the dataset `node`."""
     if not is_arrays(node):
         return node.graph.components(node)
     maps = {each.name: each.attr for each in node.operations}

@@ -170,7 +170,7 @@ def _replaced(sources: list[Source]) -> dict[Node, Shuffle]:
 def _in_order(
     graph: DatasetGraph, sources: list[Source], shuffles: Mapping[Node, Shuffle], order: int, share: Share | None
 ) -> tf.data.Dataset:
-    """Return a dataset that reads sources in blocks. The number `order` chooses the orders that replace `shuffles`."""
+    """Return a dataset that reads sources in blocks. `shuffles` become fixed random orders, with the seed `order`."""
     new: dict[Node, tf.data.Dataset] = {}
     for source in sources:
         blocks = tf.data.Dataset.range(share.pieces() if share else source.blocks)
@@ -191,10 +191,10 @@ def _in_order(
 
 
 def _keep_splits(graph: DatasetGraph, new: dict[Node, tf.data.Dataset], sources: Collection[Node]) -> None:
-    """Make tf.data split the input of each sequential interleave or group_by_window, by appending an empty dataset.
+    """Append an empty dataset to the input of each sequential interleave or group_by_window: workers then split it.
 
-    In `files.shuffle(n).interleave(…)`, the shuffle opens `files` at the first read. By then tf.data gives no splits,
-    and every worker would make all of `files`. `repeat` has the same effect. See docs/tensorflow-lost-splits.md.
+    Otherwise, in `files.shuffle(n).interleave(…)`, every worker would read all `files`. The shuffle opens them at the
+    first read, when tf.data gives no splits any more. `repeat` is like `shuffle`. See docs/tensorflow-lost-splits.md.
     """
     for node in reversed(list(graph.sink.subtree(sources))):
         if node.op in _FORGETTING and node.inputs[0] not in new:

@@ -26,7 +26,7 @@ from headrace.tensorflow.sharding.slicing import is_addressable
 from headrace.tensorflow.sharding.sources import array_rows, is_arrays, records_of
 
 BLOCKS = 64
-"""Minimum number of blocks of an addressable dataset with 64 batches or more. Fast workers make more than slow ones."""
+"""Minimum number of blocks if an addressable dataset has 64 batches or more. Fast workers can then make more blocks."""
 MAX_BLOCK = 256
 """Limit on elements in a block if elements may be large. Text counts as large, since it may name large files."""
 MAX_SMALL_BLOCK = 2048
@@ -50,7 +50,7 @@ class Source:
     shuffle: Shuffle | None
     """The first shuffle after the dataset. None if a transformation between them does not treat elements one by one."""
     dropping: tuple[Node, ...] = ()
-    """Transformations that drop an incomplete last batch on every worker or rank, instead of only once."""
+    """Transformations that drop an incomplete last batch on each worker or rank. Plain tf.data drops only one batch."""
 
     @property
     def blocks(self) -> int:
@@ -73,8 +73,8 @@ def as_listing(graph: DatasetGraph, block: int) -> tuple[int, int]:
     """Return the number of elements in a dataset and in a block. `SKIPPING_BLOCKS` may make blocks larger than `block`.
 
     Raises:
-        InputError: the dataset is endless or has no fixed order. Also if workers had to make costly elements, or read
-            large files, only to skip them.
+        InputError: the dataset is endless or has no fixed order. Also raised if workers would make costly elements,
+            or read large files, only to skip them.
     """
     refuse_unordered(graph.sink)
     elements, addressable = _numbered(graph.sink)
@@ -174,8 +174,8 @@ def _batch_above(above: Sequence[Node]) -> tuple[int, Node | None, tuple[Node, .
     """Return the batch size (0: no batch), the expanding node (or None), and the dropping nodes.
 
     The expanding node is the first `interleave` or similar before any batch. A dropping node drops an incomplete batch
-    on every worker or rank. A `batch` after only one-to-one transformations (`map`, …) does not count as dropping. It
-    drops only one batch in all, in the last block, and plain tf.data drops this batch too.
+    on every worker or rank. A `batch` is no dropping node if only one-to-one transformations (`map`, …) come before it:
+    only the last block then has an incomplete batch, which plain tf.data would drop too.
     """
     size, exact, expanding, known, dropping = 0, True, None, True, []
     for node in reversed(above):
@@ -210,7 +210,7 @@ def _drops_remainder(node: Node) -> bool:
 
 
 def _constants_within(node: Node, operation: str, argument: str) -> Iterator[Any]:
-    """Search a node's functions for operations with `operation` in the type. Yield constant values of `argument`."""
+    """Yield the constants that a node's functions pass as `argument` to operations whose type contains `operation`."""
     inside = {each.name: each for each in node.operations}
     for each in (one for one in inside.values() if operation in one.op):
         for edge in graphdef.arguments(each).get(argument, []):

@@ -54,7 +54,7 @@ class Feeds:
         rank, world: this rank, and the number of ranks. The ranks share the servers' workers.
         limit_s: seconds to wait for a batch while no server makes progress.
         pin_memory: whether batches are received into pinned memory.
-        prefetch_factor: batches requested ahead for each worker of a server, summed over all ranks.
+        prefetch_factor: number of batches that all ranks together request in advance for each worker of a server.
         prefetch_bytes: limit on the bytes of batches that are requested and not yet used by the rank.
     """
 
@@ -139,7 +139,6 @@ class FeedClient:
             pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
 
     def _start_others(self, server: str, processes: int) -> None:
-        """Start connections 1, 2, … to a server. Request enough batches ahead for the server's workers."""
         world = self._feeds.world
         connections = max(-(-CONNECTIONS_PER_PROCESS * processes // world), CONNECTIONS_PER_PROCESS)
         ahead = max(-(-self._feeds.prefetch_factor * processes // world), 1)
@@ -187,7 +186,6 @@ class FeedClients:
             return client.epoch
 
     def close(self) -> None:
-        """Close all connections."""
         for client in self._all:
             client.close()
 

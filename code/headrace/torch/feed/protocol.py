@@ -42,7 +42,7 @@ def receive_record(connection: socket.socket) -> Any:
     """Wait for a record. Raises `OSError` if the connection ends, and `InputError` if the record is not JSON."""
     (size,) = _LENGTH.unpack(receive(connection, _LENGTH.size))
     if size > MOST_RECORD_BYTES:
-        raise InputError(f"a message of {size:,} bytes is not headrace's: does another program use this port?")
+        raise InputError(f"a message of {size:,} bytes is not from headrace: does another program use this port?")
     try:
         return json.loads(receive(connection, size))
     except (ValueError, RecursionError) as error:
@@ -59,7 +59,7 @@ def receive_head(connection: socket.socket) -> tuple[int, bytes, int]:
     """Wait for an answer; return its kind, its header and the payload's size. Raises `OSError` and `InputError`."""
     kind, header_bytes, payload_bytes = _ANSWER.unpack(receive(connection, _ANSWER.size))
     if kind not in (BATCH, FAILED, OVER, ALIVE) or header_bytes > MOST_HEADER_BYTES or payload_bytes > MOST_BATCH_BYTES:
-        raise InputError("an answer is not a feed server's: does another program use this port?")
+        raise InputError("an answer has an unknown format: does another program use the feed server's port?")
     return kind, receive(connection, header_bytes), payload_bytes
 
 

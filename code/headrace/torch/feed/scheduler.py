@@ -17,7 +17,8 @@ from headrace.errors import DeadlineError
 from headrace.torch.fetch.map_fetcher import SampleError
 
 DEFAULT_PREFETCH_BYTES, LEAST_AHEAD = 2 << 30, 2
-"""Default limit on the bytes of batches requested ahead. By default, `LEAST_AHEAD` batches are allowed at any size."""
+"""Default limit in bytes on the batches that a rank has requested and not used yet. By default, `LEAST_AHEAD` batches
+may be requested even if their size exceeds this limit."""
 MOST_BREAKS, BREAKS_APART_S = 5, 0.5
 """A batch fails after `MOST_BREAKS` broken connections. Breaks within `BREAKS_APART_S` seconds count as one."""
 FIRST_PATIENCE_S, PATIENCE, LATELY = 2.0, 5.0, 32
@@ -112,7 +113,7 @@ class Schedule:
         return None
 
     def came(self, step: int, batch: Any, size: int = 0) -> None:
-        """Pass a step's batch of `size` bytes, or an error, to the rank. Drop it if the step already has an answer."""
+        """Pass a step's answer to the rank: a batch of `size` bytes, or an error. Only a step's first answer counts."""
         with self._lock:
             if self.closed or step not in self._asked:
                 return
@@ -133,7 +134,7 @@ class Schedule:
         self._heard_at = self._clock()
 
     def broke(self, step: int, process: str, what: object) -> None:
-        """Reassign a step to another process, since this process's connection has ended, or is silent for too long."""
+        """Record that the connection to a process ended or was silent too long. Let another process make the step."""
         with self._lock:
             if self.closed:
                 return

@@ -61,14 +61,14 @@ class _Process:
     server: Any = None
     """A `feed.server.FeedServer`; None on a rank, and in a feed server's workers."""
     processors = 0
-    """Number of worker processes that a loader with num_workers=0 starts: 0 on a rank, more on a feed server."""
+    """Number of worker processes that a loader uses if its `num_workers` is 0: 0 on a rank, more on a feed server."""
     begun = False
     """Whether the script has requested a batch."""
 
 
 process = _Process()
 _counts = {True: 0, False: 0}
-"""Number of unnamed loaders that the script has made: under True, those that ranks share; under False, the others."""
+"""How many unnamed loaders the script has made. Key True: loaders that ranks share. Key False: the other loaders."""
 _places: dict[str, Place] = {}
 _loaders: dict[str, Any] = {}
 """All loaders of the script, by key; filled only on a feed server."""
@@ -125,8 +125,8 @@ def register(loader: Any, shared: bool, name: str) -> Place:
 def batch_asked_for() -> None:
     """Record that the script requests a batch. A feed server pauses the script here, and serves the script's loaders.
 
-    The pause ends when a rank asks for a loader that the script has not made yet. The script then makes the batches of
-    the current iteration itself. At the next iteration, the script pauses here again.
+    The pause ends when a rank asks for a loader that the script has not made yet. The script then runs on, and this
+    process makes the batches that the script takes. The script pauses again when it next calls `iter` on a loader.
     """
     process.begun = True
     if process.server is not None:
@@ -135,14 +135,14 @@ def batch_asked_for() -> None:
 
 
 def training_begins() -> None:
-    """Record that training begins. A feed server stops the script here for good, and serves its loaders."""
+    """Record that training begins. On a feed server this never returns: the server serves the script's loaders."""
     batch_asked_for()
     if process.server is not None:
         process.server.serve_for_good()
 
 
 def _step_made(*_: Any) -> None:
-    """Stop a feed server's script for good where it trains on a loader's batches. torch calls this before a step."""
+    """Keep a feed server's script from training on a loader's batches. torch calls this before each optimizer step."""
     if not process.begun:
         print_once(
             "the script trains before it takes a batch of a headrace.torch.DataLoader. If it never takes one, data "
@@ -163,7 +163,7 @@ def run_until_first_batch(script: str, arguments: Sequence[str], server: Any, pr
 
     Args:
         server: a `feed.server.FeedServer`.
-        processors: number of worker processes that a loader with num_workers=0 starts in this process.
+        processors: number of worker processes that a loader uses on this feed server if its `num_workers` is 0.
 
     Raises:
         InputError, SetupError: the script ended before its first batch.

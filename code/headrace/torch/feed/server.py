@@ -68,7 +68,7 @@ class FeedServer:
     # The script's thread runs these methods.
 
     def start(self, loaders: Mapping[str, Any]) -> None:
-        """Begin to serve these loaders, in their present state. The first call opens the port."""
+        """Begin to serve these loaders. If a loader is new, fork all workers again. The first call opens the port."""
         if loaders.keys() != self._loaders.keys():
             for loader in loaders.values():
                 _ = loader.config  # the first read fixes the configuration
@@ -85,13 +85,13 @@ class FeedServer:
         say(FEED_READY, name=name, address=self._address, loaders=len(self._loaders), processes=self._pool.count)
 
     def serve(self, loaders: Mapping[str, Any]) -> None:
-        """Serve these loaders, in their present state, until a rank asks for a loader that is not among them."""
+        """Serve these loaders until a rank asks for a loader that is not among them."""
         self.start(loaders)
         while self._wanted <= loaders.keys():
             time.sleep(LOOK_EVERY_S)
         self._pool.at_rest.clear()
         wanted = ", ".join(self._wanted - loaders.keys())
-        print(f"a rank asks for loader {wanted}, which the script makes later: continuing the script", flush=True)
+        print(f"a rank asks for loader {wanted}, which the script has not made yet: the script continues", flush=True)
 
     def serve_for_good(self) -> NoReturn:
         """Serve the loaders that the script has made so far. The script does not continue."""
@@ -139,7 +139,7 @@ class FeedServer:
             pass  # not a rank of this job, or it has gone
 
     def _answer(self, hello: Any) -> dict[str, Any]:
-        """Return the reply fields that refuse a rank; {} admits it. Raises `InputError` if `hello` is malformed."""
+        """Return {} to admit a rank, or the reason to refuse the rank. Raises `InputError` if `hello` is malformed."""
         if not isinstance(hello, dict) or type(hello.get("loader")) is not str or type(hello.get("slot")) is not int:
             raise InputError("not a hello")
         key, config, loaders = hello["loader"], hello.get("config"), self._loaders
@@ -166,10 +166,10 @@ class WorkerPool:
         self._lock = threading.Lock()
         self.closed = threading.Event()
         self._workers: dict[int, tuple[BaseProcess, socket.socket]] = {}
-        """For each worker's number, the worker's process, and the socket that hands connections to the worker."""
+        """Maps each worker's number to the worker's process and to the socket that passes connections to the worker."""
 
     def fork(self, loaders: Mapping[str, Any]) -> None:
-        """Fork workers that have the present datasets of these loaders, and end the earlier workers."""
+        """Start new workers with these loaders and their datasets as they are now. End the earlier workers."""
         with self._lock:
             self._loaders = loaders
             for number in range(self.count):
@@ -282,7 +282,7 @@ class _Serving(FeedServer):
         while script.serving.locked():
             time.sleep(LOOK_EVERY_S)
         if self._listener is not None:
-            print(f"the script ended: {problem}. Ranks make the batches of loaders that this host lacks", flush=True)
+            print(f"the script ended: {problem}. Loaders that the script has made are still served", flush=True)
             self.serve_for_good()
 
 

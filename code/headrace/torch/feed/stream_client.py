@@ -25,8 +25,8 @@ from headrace.torch.fetch.map_fetcher import Fetched
 from headrace.training.freed_memory import keep_freed_memory
 
 AHEAD = 3
-"""Maximum number of a shard's batches that are requested and not yet used. The limit lets the rank read each answer at
-once. A server that cannot send an answer for some seconds assumes that the rank is dead (`socket_buffers.prepare`)."""
+"""Maximum number of a shard's batches that are requested and not yet used. With this limit, the rank can read each
+answer as soon as it arrives. A connection ends if a server cannot send for some seconds (`socket_buffers.prepare`)."""
 PATIENCE_S = 10.0
 """Seconds of silence after which the rank tries another worker. Each silence doubles this limit. A worker that is still
 making a batch is not silent: it sends a report every two seconds."""
@@ -36,7 +36,7 @@ class StreamEpoch:
     """The batches of a rank's shards in one epoch, one from each shard in turn.
 
     Args:
-        request: returns a request, given the shard's place among the rank's shards, and the batch's number.
+        request: returns the request for a batch. Arguments: a shard's index among the rank's shards; a batch number.
         shards: number of this rank's shards.
     """
 

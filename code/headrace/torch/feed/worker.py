@@ -83,7 +83,7 @@ class Worker:
     """Serves the connections that the server hands to this worker.
 
     Args:
-        number, count: this worker's number, and the number of the server's workers.
+        number, count: this worker's index, and how many workers the server has.
         loaders: the script's loaders, by key.
         limit_s: seconds allowed for a batch, or for a sample of a stream, if the loader has no `timeout`.
         send_timeout_s: seconds that a rank may leave an answer unread.
@@ -95,7 +95,7 @@ class Worker:
         self._number, self._count, self._loaders = number, count, loaders
         self._limit_s, self._send_timeout_s = limit_s, send_timeout_s
         self._fetchers: dict[Any, MapFetcher] = {}
-        """For each loader of a map-style dataset, the loader's fetcher."""
+        """Maps each loader of a map-style dataset to the loader's fetcher."""
         self._shards: list[int] = []
         """Ids of the forked processes that make shards."""
         self._making: tuple[float, float, MapFetcher | IterableFetcher, _Client] | None = None

@@ -71,7 +71,7 @@ class MapFetcher:
 
     Args:
         collate_fn: makes a batch from a list of samples, or from one sample if `batched` is false.
-        on_error: `raise`: a sample that raises ends the job. `skip`: it is left out.
+        on_error: what to do if a sample raises an error. `raise`: end the job. `skip`: leave out the sample.
     """
 
     def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any], batched: bool, on_error: str) -> None:

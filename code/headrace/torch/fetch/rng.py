@@ -1,6 +1,6 @@
 """Seeding of random generators, and calls of `dataset.set_epoch`.
 
-A sample's random draws depend on the loader's seed, the epoch and its position in that epoch, not on the process.
+Random draws for a sample depend on the seed, the epoch, and the sample's position in the epoch, not on the process.
 """
 
 from __future__ import annotations
@@ -78,11 +78,11 @@ def seed_all(seed: int, own: Mapping[str, Any] | None = None) -> None:
 
 @contextlib.contextmanager
 def kept(generators: Iterable[Any], within: list[Any] | None = None) -> Iterator[None]:
-    """Context that restores the state of these generators at its end, so that the script's draws do not change.
+    """Restore the state of these generators at the end of the context, so that the script's draws do not change.
 
     Args:
-        within: a list, empty at first, for code that runs in several contexts, such as a sampler. In each context, the
-            generators start with the states that they had at the end of the previous context.
+        within: list that carries the generators' states from the end of one context to the start of the next, if code
+            such as a sampler runs in several contexts. Pass an empty list to the first context.
     """
     before = [(each, _state(each)) for each in generators]
     try:

@@ -30,14 +30,14 @@ class EpochPlan:
     """A rank's steps of one epoch, or of the rest of an epoch, and the request for each batch.
 
     Args:
-        order: sample indices by position in the epoch. With a batch sampler, each position has a list of indices.
+        order: for each position in the epoch, the index of a sample. With a batch sampler: a list of indices.
         batch: number of positions that one rank takes in a step.
         rank, world: this rank, and the number of ranks.
         start: the first position that has not been trained on.
         drop_last: leave out the last positions if they are too few for a full step of all ranks. If false, the last
             step is smaller. Up to `world − 1` positions from the epoch's start repeat, so ranks take the same number.
         drop_uneven: keep the smaller last step, but leave out up to `world − 1` positions instead of repeating some.
-        of_batches: whether each position has a list of indices.
+        of_batches: whether `order` has a list of indices for each position.
         seed, number: the seed of random draws, and the epoch's number.
     """
 
@@ -65,7 +65,7 @@ class EpochPlan:
         return [each % count for each in range(own + self.world * first, own + self.world * stop, self.world)]
 
     def position_after(self, steps: int) -> int:
-        """Return the first position that no rank has taken after this number of steps."""
+        """Return the position at which the epoch continues after every rank has made `steps` steps of this plan."""
         return min(self.start + steps * self.batch * self.world, len(self.order))
 
     def _left_of_rank(self) -> int:
@@ -143,7 +143,7 @@ class Planner:
         return self._plan(self._order(epoch), start, seed, epoch)
 
     def _order(self, epoch: int) -> Sequence[Any]:
-        """Return the epoch's sample indices by position. With a batch sampler, each position has a list of indices."""
+        """Return the sample index for each position in the epoch. With a batch sampler: a list of indices for each."""
         loader, sampler, dealt = self._loader, self._sampler, self.dealt
         if self.own:
             seed = sample_seed(loader.seed, epoch, 0, SAMPLER)

@@ -25,7 +25,7 @@ MORE_FILES = (
     "use a map-style dataset"
 )
 _SHARE_THEMSELVES = ("streaming.base.", "litdata.")
-"""Modules of datasets that are refused. Mosaic's and Lightning's datasets already divide samples among the ranks."""
+"""Modules of Mosaic's and Lightning's datasets. These datasets are refused: they already divide samples among ranks."""
 Open = Callable[[Callable[[int, int], ShardRequest], int], Any]
 """Opens a source, which has methods `next` and `close`. Arguments: a function that makes requests; number of shards."""
 
@@ -195,7 +195,7 @@ class StreamShards:
             fetched = following
 
     def _from_before(self, open_shards: Open, first: ShardRequest) -> Fetched:
-        """Make the last batch of an earlier run again, for a rank that got no batch in this run.
+        """Return a batch for a rank that got none in this run: the last batch that an earlier run took from a shard.
 
         `first` is the rank's first request. Raises `InputError` if no earlier run took a batch of this epoch.
         """

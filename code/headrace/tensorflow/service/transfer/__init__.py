@@ -53,9 +53,9 @@ def tensorflow_version() -> str:
             found = version(name).partition("+")[0]
             break
     else:
-        found = "of unknown version"
+        found = "an unknown version"
     if found not in TENSORFLOW_VERSIONS:
-        raise SetupError(f"{PROTOCOL}'s own transfer is for TensorFlow {', '.join(TENSORFLOW_VERSIONS)}, not {found}")
+        raise SetupError(f"{PROTOCOL}'s own protocol needs TensorFlow {', '.join(TENSORFLOW_VERSIONS)}, not {found}")
     return found
 
 

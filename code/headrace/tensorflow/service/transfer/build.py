@@ -86,7 +86,7 @@ def _failure(path: Path) -> Path:
 
 
 def build(path: Path) -> None:
-    """Compile and try the library, then move it to `path`. Record a failure (but no timeout) for later `--once` calls.
+    """Compile and try the library, then move it to `path`. Record failures, but not timeouts, for later `--once` calls.
 
     Raises:
         SetupError: there is no compiler, compiling fails, or the library does not work with this TensorFlow.

@@ -13,8 +13,8 @@ from headrace.cluster.addresses import free_ports
 from headrace.tensorflow.service.transfer import PROTOCOL, batches_received
 
 ELEMENTS, TRIES = 5, 3
-"""Batches per try, and limit on the number of tries. A try is repeated if TensorFlow has used gRPC, as it does if
-connecting takes over a second (on a busy machine)."""
+"""Batches per try, and limit on the number of tries. On a busy machine, connecting can take over a second.
+Then TensorFlow uses gRPC, and a new try follows."""
 
 SERVERS = """
 import ctypes, pathlib, sys
