@@ -1,4 +1,4 @@
-"""Measure ResNet50 on a GPU with batches from few processors, and from many on a data host.
+"""Measure ResNet50's step time on a GPU, without and with a data host.
 
     PYTHONPATH=code:. python bench/gpu_feed.py [--steps 60] [--batch_size 128] [--own_cpus 2]
 
@@ -12,7 +12,8 @@ processors.
 "copy in the step": a batch is copied to the GPU just before its step, on the step's CUDA stream.
 "copied before the launches": the next batch is copied on a second CUDA stream. The copy starts before the program
 launches the current step's kernels.
-"copied after the launches": the next batch is copied on a second CUDA stream. The copy starts after these launches.
+"copied after the launches": the next batch is copied on a second CUDA stream. The copy starts after the program
+has launched the current step's kernels.
 "compiled": the model runs under torch.compile with CUDA graphs.
 
 The first steps are not measured, since they may use batches that were made ahead. The table's column "warm-up" has the
@@ -51,9 +52,9 @@ def parse(argv):
     parser.add_argument("--model", choices=["resnet50", "small"], default="resnet50")
     parser.add_argument("--own_cpus", type=int, default=2, help="processors of the training process (%(default)s)")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--made_ahead", type=int, default=0, help="for one case: number of batches made ahead")
-    parser.add_argument("--copy", choices=ORDERS, default="step", help="for one case")
-    parser.add_argument("--compiled", action="store_true", help="for one case")
+    parser.add_argument("--made_ahead", type=int, default=0, help="with --measure: number of batches made ahead")
+    parser.add_argument("--copy", choices=ORDERS, default="step", help="with --measure: when to copy a batch")
+    parser.add_argument("--compiled", action="store_true", help="with --measure: compile the model")
     parser.add_argument("--measure", choices=["loader", "feed", "ideal"], help="measure one case, in this process")
     return parser.parse_args(argv)
 

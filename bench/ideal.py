@@ -1,4 +1,4 @@
-"""Compare the ideal step time with the time of real steps that wait for nothing.
+"""Compare the ideal step time with the time of real steps that never wait for data.
 
     python -m bench.ideal [--repeats 10]
 

@@ -1,4 +1,4 @@
-"""Run whole jobs for the benchmarks, from a copy of the project's source dir with the benchmarks' scripts."""
+"""Run whole jobs for the benchmarks. The jobs' source dir holds copies of code/ and of bench/scripts/."""
 
 from __future__ import annotations
 

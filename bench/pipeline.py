@@ -2,12 +2,12 @@
 
     python -m bench.pipeline [--repeats 5]
 
-The operations dilate, blur, turn, scale, move and mirror 32 × 32 images at random. code/train_dnn.py does the same with
-made-up images. Nothing crosses a network. The pipeline has two forms. "image by image" is like a public sample: it maps
-one image at a time, and puts the results into batches of floats. "ours" is like code/train_dnn.py: it maps whole
-batches of uint8. Ray Data runs "ours" in two actors of one thread each. PyTorch's DataLoader runs both forms in two
-workers, with PyTorch's operations. Ray Data and PyTorch are measured if `tools/peers.py` has installed them. The
-command `make bench` installs ray, but not torch, whose CUDA takes gigabytes.
+Images of 32 × 32 are dilated and blurred, then rotated, zoomed, shifted and mirrored at random. code/train_dnn.py
+does this with made-up images. Nothing crosses a network. The pipeline has two forms. "image by image" is like public
+sample code: it maps one image at a time, and puts the results into batches of floats. "ours" is like code/train_dnn.py:
+it maps whole batches of uint8. Ray Data runs "ours" in two actors of one thread each. PyTorch's DataLoader runs both
+forms in two workers, with PyTorch's operations. Ray Data and PyTorch are measured if `tools/peers.py` has installed
+them. The command `make bench` installs ray, but not torch, whose CUDA takes gigabytes.
 """
 
 import json

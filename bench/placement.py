@@ -10,8 +10,8 @@ machine's speed affect all rates alike:
 
 "on", "off": images a second while the worker beside the trainer runs, and while this worker is suspended.
 "sum": the sum of two rates. For the first rate, only the data host's worker runs. For the second rate, only the worker
-of the trainer's host runs, and the trainer's processor has as much other work as in "on". The trainer reads on the
-processor whose worker is suspended.
+of the trainer's host runs. Meanwhile the trainer is moved to the data host's processor. On the trainer's own processor,
+another program does as much work as the trainer and this program do in "on".
 "processors": the pipeline's rate on both processors at once ÷ the sum of its rates on each processor alone. Nothing
 reads these batches. Processors share caches and memory, so the ratio may be less than 1.
 """

@@ -1,12 +1,12 @@
-"""Compare what `headrace plan` predicts from one homogeneous run with real jobs.
+"""Compare the predictions of `headrace plan` with real jobs.
 
     python -m bench.plan [--repeats 1]
 
 The trainer's step is a fixed wait (bench/scripts/planned_step.py) on a host with one processor; each data host has a
 third of the other processor. There are three pipelines: "light", "sample's" and "heavy". All flip images. "light" does
-nothing else, and is never input-bound. The others also augment images: "sample's" once, "heavy" three times. For each
-pipeline, every placement with 0 to 3 data hosts is predicted and then run. Prices are invented: 10 $/h for the
-trainer's host, 1 $/h for a data host.
+nothing else, and is never input-bound. The others also augment images: "sample's" once, "heavy" three times. Each
+pipeline first has one homogeneous run. From this run, every placement with 0 to 3 data hosts is predicted. Then these
+placements are run. Prices are invented: 10 $/h for the trainer's host, 1 $/h for a data host.
 """
 
 import uuid

@@ -12,8 +12,8 @@ from bench.pipeline import BATCH, SHAPE, augmented
 
 ACTORS = 2
 IMAGES_PER_S_AT_MOST = 40_000
-"""Upper limit of the rate in images/s. The number of images is this limit × the seconds. The measurement begins after
-the first batch."""
+"""Upper limit of Ray Data's rate in images/s. The dataset has as many images as would be read in SECONDS at this rate.
+The measurement begins after the first batch."""
 
 
 class Augment:

@@ -4,8 +4,8 @@
 
 First, a server on one processor sends the same batch of 32 images again and again to a consumer on another processor.
 This is done with five transports. The transport "tcp" copies bytes into the same memory each time. The other
-transports return new tensors. The transport "pickle" sends pickled batches in one gRPC stream, like the public sample
-that ADR 21 describes. Then an epoch of a heavy dataset (bench/torch_heavy.py) is made on two processors: by feed server
+transports return new tensors. The transport "pickle" sends pickled batches in one gRPC stream, like the public
+sample code of ADR 21. Then an epoch of a heavy dataset (bench/torch_heavy.py) is made on two processors: by feed server
 and consumer, by torch's DataLoader, and by Ray Data if `tools/peers.py` has installed it. Then the gain from the second
 processor is measured (bench/torch_scaling.py).
 """

@@ -1,4 +1,4 @@
-"""Measure how fast one way of loading makes the batches of a costly dataset, for bench/torch_feed.py.
+"""Load a costly dataset in one of four ways, and measure the images per second. bench/torch_feed.py runs this script.
 
 `torch_heavy.py feed|loader|ray|bare IMAGES WORKERS` prints images per second as JSON. With `--tell` it prints a line
 for each batch: its time in monotonic seconds and the images so far. Feed servers run this script too.
@@ -17,7 +17,7 @@ SIZE, BATCH = 224, 16
 
 
 class Heavy(torch.utils.data.Dataset):
-    """Random pixels, normalised and blurred by an 11 × 11 Gaussian, in plain torch, as in ADR 21's public sample."""
+    """Random pixels, normalised and blurred by an 11 × 11 Gaussian, in plain torch, as in ADR 21's sample code."""
 
     def __init__(self, count):
         self.count = count

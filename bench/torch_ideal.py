@@ -1,4 +1,4 @@
-"""Compare PyTorch's ideal step time with the time of real steps that wait for nothing; see bench/ideal.py.
+"""Compare PyTorch's ideal step time with the time of real steps that never wait for data; see bench/ideal.py.
 
 .venv-torch/bin/python -m bench.torch_ideal [--repeats 10]
 """
@@ -16,7 +16,8 @@ def main(argv=None):
 
 
 def one(name, size):
-    """Train and measure in turns. Return the ideal step times, and each training turn's median step time, in ms."""
+    """Measure the ideal step time and train, over and over. Return two lists, in ms: the ideal step times, and each
+    training's median step time."""
     import torch
     from headrace.torch.torch_ideal_step import measure_ideal_step
 

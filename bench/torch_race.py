@@ -89,7 +89,7 @@ def open_tcp(form, port):
     return take
 
 
-# gRPC: a stream of messages, each with a batch's bytes, or with a pickled batch as in the public sample (ADR 21).
+# gRPC: a stream of messages, each with a batch's bytes, or with a pickled batch as in the public sample code (ADR 21).
 
 
 def _serve_grpc(form, port, message):

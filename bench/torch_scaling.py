@@ -2,8 +2,8 @@
 
 There are two cases. In the case "feed", a feed server with two processes makes batches for a consumer. In the case
 "going nowhere", two processes make the same batches, but send them nowhere. This case shows the gain without a feed.
-Each case runs on one processor, on the other processor, and on both, in turns of a few seconds. So changes of the
-machine's speed affect all three alike.
+Each case has three rates: on one processor, on the other processor, and on both. The program measures the rates in
+turns of a few seconds, so that changes of the machine's speed affect all three rates alike.
 """
 
 import contextlib

@@ -131,7 +131,7 @@ def batches_per_s(way, shape, dtype, name, address, compute):
 
 
 def bare(source, message_bytes, cpu):
-    """Return messages per second from a small sender, the program `source`, on its own processor."""
+    """Run the sender `source` (Python code) on the processor `cpu`. Return how many messages per second arrive."""
     with measure.pinned(cpu):
         sender = subprocess.Popen([sys.executable, "-c", source, str(message_bytes)], stdout=subprocess.PIPE, text=True)
     try:

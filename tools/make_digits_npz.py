@@ -15,7 +15,7 @@ SEED = 0
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="folder for digits.npz; not changed if the file exists")
+    parser.add_argument("folder", type=Path, help="folder for digits.npz; an existing digits.npz is kept")
     path = parser.parse_args().folder / "digits.npz"
     if path.is_file():
         print(f"{path} exists already")

@@ -52,7 +52,7 @@ def gather() -> None:
 
 
 def write_notebook(path: Path, page: str) -> None:
-    """Write a notebook with its stored outputs as a page, and its pictures beside the page."""
+    """Convert a notebook, with its stored outputs, to a page. Write the notebook's pictures beside the page."""
     text, resources = MarkdownExporter().from_notebook_node(nbformat.read(path, as_version=4))
     pictures = resources.get("outputs") or {}
     for name, content in pictures.items():

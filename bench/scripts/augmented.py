@@ -1,6 +1,7 @@
 """The pipeline of planned_step.py and turn_step.py. Run alone, it makes batches and discards them.
 
-`augmented.py TIMES BATCH FILE` writes the clock's time at each batch, in seconds, a line each, until it is killed.
+`augmented.py TIMES BATCH FILE` makes batches until it is killed. After each batch, it writes a line to FILE: the
+monotonic clock's time in seconds.
 """
 
 import sys

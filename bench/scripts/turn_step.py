@@ -1,10 +1,10 @@
 """A training script that writes down when each step ended.
 
-A step gets a batch, then makes `--launches` launches. A launch imitates an accelerator's kernel: a thread keeps the
-processor busy, and then the script waits. `FOLDER/taken` is a file with a number: the fraction of a processor that
-another program keeps busy. The script ends when this file is removed. At the end of each step, the script adds a line
-to `FOLDER/steps`: the time, in seconds. The script writes the CPU seconds of a step's own arithmetic to
-`FOLDER/arithmetic`.
+A step gets a batch, casts it to floats, then makes `--launches` launches. A launch imitates an accelerator's kernel: a
+thread keeps the processor busy, and then the script waits. `FOLDER/taken` is a file with a number: the fraction of a
+processor that another program keeps busy. The script ends when this file is removed. At the end of each step, the
+script adds a line to `FOLDER/steps`: the monotonic clock's time in seconds. Before the first step, the script measures
+how many CPU seconds a cast takes, and writes this number to `FOLDER/arithmetic`.
 """
 
 import argparse

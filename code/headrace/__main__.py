@@ -22,7 +22,7 @@ COMMANDS = {
     "look at runs": {
         "runs": ("headrace.cli.finished_runs:list_runs", "list the runs in runs/"),
         "report": ("headrace.cli.finished_runs:report", "report on finished runs: a table, plots, one HTML page"),
-        "compare": ("headrace.report.compare", "put finished runs beside each other"),
+        "compare": ("headrace.report.compare", "compare finished runs side by side"),
         "plan": ("headrace.cli.finished_runs:plan_from", "from one run, advise what to rent and where to make batches"),
         "dashboard": ("headrace.backends.sagemaker.dashboard", "print or create a job's CloudWatch dashboard"),
     },

@@ -15,7 +15,8 @@ from tests.support import JOB_TIMEOUT_S, ROOT, copy_source, processes_of
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    """An empty folder, beside a virtual environment with the wheel; other packages come from the tests' environment."""
+    """An empty folder. Beside it is a virtual environment, with headrace installed from its wheel. Programs of this
+    environment can also import the packages of the tests' environment."""
     folder = tmp_path_factory.mktemp("installed")
     tree = folder / "tree"  # building leaves files behind
     copy_source(tree / "code")

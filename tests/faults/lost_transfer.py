@@ -1,4 +1,4 @@
-"""A train_data.py for tests: if a file `lost` is beside it, algo-2 cannot load the library of headrace's transfer."""
+"""A train_data.py for tests. If a file `lost` is beside it, host algo-2 cannot load headrace's transfer library."""
 
 import os
 import sys

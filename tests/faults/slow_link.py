@@ -2,8 +2,8 @@
 
     python slow_link.py HOST DELAY_S LOSS
 
-The host's cable is moved from the bridge to a pair of TAP devices. Every frame between them waits DELAY_S seconds, and
-a share LOSS of the frames is dropped. (The kernel's own netem may be missing.)
+The host's cable is moved from the bridge to a pair of TAP devices. Every frame between these devices is dropped
+with probability LOSS, or else waits DELAY_S seconds. (The kernel's own netem may be missing.)
 """
 
 import fcntl

@@ -24,7 +24,7 @@ def servers(tmp_path_factory):
 
 @pytest.fixture
 def use(monkeypatch):
-    """Function of a service's address. A call makes this process a rank of a new job that reads from the service."""
+    """Function that makes this process a rank of a new job. The job reads from the service at the given address."""
 
     def point_at(address):
         monkeypatch.setenv("HEADRACE_TF_DATA_MODE", "service")

@@ -100,9 +100,10 @@ def read(dataset, **how):
 
 
 def transferred(dataset):
-    """Return an iterator over a stream of a dataset. The iterator has taken one batch, by headrace's own protocol.
+    """Return an iterator over a stream of a dataset. One batch has been read, over headrace's own protocol.
 
-    On a busy machine a connection may take more than a second. TensorFlow then uses gRPC. So ten streams are tried.
+    If a connection takes more than a second, as may happen on a busy machine, TensorFlow uses gRPC. This function then
+    tries another stream. It tries up to ten streams.
     """
     from headrace.tensorflow.service import transfer
 

@@ -189,8 +189,8 @@ sys.exit(main(sys.argv[1:]))
 
 
 def run_impatiently(tmp_path, launcher, for_s=3600):
-    """Run a job. When the leader has ended, the other hosts have one second to end too. After the job's first `for_s`
-    seconds, they have 60 seconds instead."""
+    """Run a job. A timeout of one second begins when the leader has ended or is the only host left. Hosts that still
+    run when the timeout ends are killed. `for_s` seconds after the start, the timeout is raised to 60 seconds."""
     code = f"""
 import sys, threading
 sys.path.insert(0, {str(ROOT / "code")!r})

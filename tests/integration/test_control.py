@@ -1,4 +1,4 @@
-"""The control channel works over real sockets, with lost connections and unauthenticated clients."""
+"""Over real sockets, the control channel survives lost connections, and refuses unauthenticated clients."""
 
 import contextlib
 import io

@@ -15,7 +15,7 @@ from tests.integration.account import BUCKET, REGION, SMALL
 from tests.support import ROOT
 
 ACTIONS = {"HeadBucket": "ListBucket", "ListObjectsV2": "ListBucket", "HeadObject": "GetObject"}
-"""IAM actions of S3 operations, where the two have different names. Source: the S3 documentation."""
+"""Maps an S3 operation to its IAM action, if their names differ. Source: the S3 documentation."""
 NO_PERMISSION = {"sts:GetCallerIdentity"}
 OF_SAGEMAKER = re.compile(
     r"iam:PassRole|sagemaker:AddTags|s3:AbortMultipartUpload|ecr:.*|logs:.*|cloudwatch:PutMetricData"

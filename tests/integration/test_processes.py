@@ -1,4 +1,4 @@
-"""A supervisor of small real programs ends all processes that it or its children started."""
+"""A supervisor ends all processes that it or its children started. The tests start real processes."""
 
 import ctypes
 import hashlib

@@ -137,7 +137,7 @@ def test_lines_of_files_are_read_few_times_an_epoch(tmp_path):
     ("listing", "fix"),
     [
         (lambda: tf.data.Dataset.range(9).shuffle(9), "shuffle after this operation"),
-        (lambda: tf.data.Dataset.range(9).repeat(), r"repeat\(\) after this"),
+        (lambda: tf.data.Dataset.range(9).repeat(), r"repeat\(\) later, after this"),
         (lambda: tf.data.Dataset.range(0), "0 elements"),
     ],
     ids=["shuffled", "endless", "empty"],

@@ -1,4 +1,4 @@
-"""A shuffle moves elements within a window. Each block of a shuffled listing has elements from the whole window."""
+"""A shuffle moves elements within windows. A block of the shuffled dataset has elements from all over its window."""
 
 import numpy as np
 import pytest

@@ -72,7 +72,7 @@ def test_unauthenticated_get_no_element_and_cost_none(servers, use, name):
 
 
 def usual_admission_s(address):
-    """Return how long a rank's admission takes: the median, because other work here delays some admissions."""
+    """Return the median seconds of a rank's admission. Other work on the machine delays some admissions."""
     took_s = []
     for _ in range(21):
         started = time.monotonic()

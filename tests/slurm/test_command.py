@@ -87,7 +87,7 @@ def test_pytorch_trains_on_two_nodes_with_a_channel_and_batches_from_data_nodes(
 
 
 def homogeneous(tmp_path, text):
-    """Write a training script, and return the flags of its job on one node without data hosts."""
+    """Write a training script. Return the flags of a job that runs this script on one node, without data hosts."""
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "train_dnn.py").write_text(text)
     return [f"--source_dir={tmp_path / 'source'}", "--no-is_hetero", f"--output_dir={tmp_path}", "--job_name=job"]

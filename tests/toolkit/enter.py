@@ -1,4 +1,4 @@
-"""Become one of SageMaker's hosts, then run a command as its container does; needs root.
+"""Make this process a host like SageMaker's, and run a command as SageMaker's containers do. Needs root.
 
     unshare --net --mount --uts --ipc --pid --fork --kill-child --mount-proc \\
         python enter.py NETWORK_FD NAME ADDRESS FOLDER HOSTS_FILE SSH_DIR KEPT -- COMMAND…

@@ -1,4 +1,4 @@
-"""Datasets and a stream whose samples show their index and random draws, and functions that read their batches."""
+"""Datasets for tests, and functions that read a loader's batches."""
 
 import os
 import random

@@ -6,7 +6,7 @@ from torch.utils.data import Dataset
 
 
 class Multiplies(Dataset):
-    """A dataset that makes samples with other values under autocast, and raises an error if gradients are disabled."""
+    """A dataset of products and gradients. Autocast changes the values. Disabled gradients cause an error."""
 
     def __len__(self):
         return 4

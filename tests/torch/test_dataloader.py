@@ -43,7 +43,8 @@ def test_each_rank_can_take_all_samples(feeds):
 
 
 def test_ranks_that_nothing_connects_are_warned_of_and_train(feeds, capsys):
-    """Ranks without a connection are not refused: another library, such as Horovod, may average their gradients."""
+    """If torch.distributed does not connect the ranks, headrace warns and trains. Another library, such as Horovod, may
+    average the ranks' gradients."""
     loader = feeds.loader([], Draws(), 4, rank=1, world=2)
     for _ in range(2):
         assert len(indices(loader)) == 27

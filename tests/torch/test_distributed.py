@@ -1,4 +1,4 @@
-"""torch.distributed must have the launcher's ranks. If a rank waits for others, a report names the script's line."""
+"""torch.distributed must use the launcher's rank numbers. Reports of waiting ranks name the script's line."""
 
 import contextlib
 import sys
@@ -20,7 +20,7 @@ LAUNCHERS = {
     "MASTER_ADDR": "127.0.0.1",
     "MASTER_PORT": "20000",
 }
-HOSTS_COUNTED = "rank 1 of 3, but the launcher started this process as rank 1 of 2: hosts of the data group are not"
+HOSTS_COUNTED = "rank 1 of 3, but the launcher started it as rank 1 of 2: hosts of the data group are not"
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def test_the_launchers_ranks_are_accepted(launched, changed):
     ("changed", "problem"),
     [
         ({"WORLD_SIZE": "3"}, HOSTS_COUNTED),
-        ({"RANK": "0"}, "rank 0 of 2, but the launcher started this process as rank 1"),
+        ({"RANK": "0"}, "rank 0 of 2, but the launcher started it as rank 1"),
     ],
 )
 def test_ranks_counted_by_hosts_in_the_environment_are_refused_before_they_wait_for_each_other(
@@ -71,7 +71,7 @@ def test_a_connected_world_of_other_ranks_is_refused(launched, tmp_path):
     launched()
     with connected(init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1):
         for refuses in (check_world, distributed.init):
-            with pytest.raises(InputError, match="rank 0 of 1, but the launcher started this process as rank 1 of 2"):
+            with pytest.raises(InputError, match="rank 0 of 1, but the launcher started it as rank 1 of 2"):
                 refuses()
 
 

@@ -1,4 +1,4 @@
-"""Ranks take the samples of an epoch in turn, also in an epoch that begins in the middle."""
+"""Ranks take the samples of an epoch in turn, also if training resumes in the middle of the epoch."""
 
 from headrace.torch.sampling.rank_batches import EpochPlan
 from hypothesis import given

@@ -34,7 +34,8 @@ def test_a_sampler_of_ones_own_is_dealt_to_the_ranks(feeds):
 @BOTH
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_a_loader_of_torchs_made_of_ones_batch_sampler_has_the_ranks_own_batches(feeds, remote, drop_last):
-    """After a resume, Hugging Face's Trainer makes a torch loader like this (Accelerate's `skip_first_batches`)."""
+    """After a resume, Hugging Face's Trainer makes a torch loader from headrace's batch sampler, with Accelerate's
+    `skip_first_batches`."""
     arguments = {"shuffle": True, "drop_last": drop_last, "seed": 3}
     addresses = [feeds.serve(1, Draws(), 4, **arguments)] if remote else []
     for rank in (0, 1):

@@ -132,7 +132,7 @@ def test_how_far_each_shard_is_follows_from_the_steps_of_all_ranks(shards, world
 
 
 class Resuming(Lines):
-    """A stream with a `state_dict`, as datasets for StatefulDataLoader have."""
+    """A stream with a `state_dict`, like datasets that are made for StatefulDataLoader."""
 
     read = 0
 

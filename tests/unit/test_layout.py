@@ -36,7 +36,7 @@ THEIR_OWN_PLACES = {
 }  # fmt: skip
 MOST_LINES = 400
 ONE_SUBJECT = {"torch/dataloader.py": 500}
-"""Higher limits for long modules. Each of them has one subject, which a reader wants in one place."""
+"""Limits of longer modules, in lines. Each of these modules has one subject, which a reader wants in one place."""
 
 
 def modules():

@@ -76,7 +76,7 @@ def test_report_and_plan_agree_on_the_limit(name, tmp_path, capsys):
     if limit == WAITING:
         assert "is input-bound" in said
     if limit in (GPU, PROCESS):
-        assert f"limit is {limit}" in said and f"are limited by {limit}." in planned
+        assert f"limited by {limit}" in said and f"are limited by {limit}." in planned
         assert ("more data hosts or a larger GPU do not help" in planned) == (limit == PROCESS)
     if limit == COPYING:
         assert "prefetch_to_device" in said

@@ -79,7 +79,7 @@ def test_a_run_that_was_faster_than_its_own_processor_time_allows_is_said_to_con
 def test_a_run_that_was_seen_not_to_wait_gets_no_data_hosts_whatever_the_formulas_say(tmp_path, capsys):
     times = {"median": 100.0, "mean": 100.0, "p90": 100.0}
     said = plan(tmp_path, capsys, step_time_ms=times, ideal_step_time_ms=98.0)
-    assert "Don't add data hosts: the training waits for data 2% of its time" in said
+    assert "Don't add data hosts: the training spends only 2% of its time waiting for data" in said
 
 
 def test_where_all_hosts_cost_more_than_they_save_the_advice_is_not_to(tmp_path, capsys):
@@ -216,7 +216,9 @@ def test_a_plot_is_drawn_and_a_bad_name_for_it_is_refused(tmp_path, capsys):
 
 
 def test_a_failed_run_is_planned_with_and_said_to_have_failed(tmp_path, capsys):
-    assert "the run failed; the plan is made from the 1000 steps" in plan(tmp_path, capsys, outcome="failed")
+    assert "the run failed after 1000 steps; the plan is based on these steps" in plan(
+        tmp_path, capsys, outcome="failed"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Documents and code use none of our own words that readers had to read twice. `INSTEAD` names plain alternatives."""
+"""Documents and code avoid words that readers had to read twice. `INSTEAD` names a plain alternative for each word."""
 
 import re
 from pathlib import Path

@@ -52,7 +52,7 @@ def list_runs(argv: Sequence[str]) -> int:
     parser.add_argument("folder", nargs="?", type=Path, default=OUTPUT_DIR, metavar="DIR", help="(%(default)s)")
     folder: Path = parser.parse_args(argv).folder
     if not folder.is_dir():
-        raise InputError(f"{folder}: no such folder; `headrace run` makes it, or give the --output_dir of your runs")
+        raise InputError(f"{folder}: no such folder; give your runs' --output_dir, or start a job with `headrace run`")
     folders = (each for each in folder.iterdir() if RunPaths(each).summary.is_file() or any(each.glob("algo-*")))
     found = sorted(folders, key=_ended_at, reverse=True)
     if not found:

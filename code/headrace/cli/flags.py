@@ -128,12 +128,12 @@ def _add_job_flags(parser: argparse.ArgumentParser, source_dir: Path, place: str
         action="append",
         default=[],
         metavar="NAME=URI[@GROUP[,GROUP]]",
-        help="data for all hosts, or only for GROUP: URI is s3://… on SageMaker, else a folder; repeatable",
+        help="data for all hosts, or only for hosts of GROUP; URI: s3://… on SageMaker, elsewhere a folder; repeatable",
     )
     job.add_argument(
         "--checkpoint_s3_uri",
         metavar="URI",
-        help="where checkpoints are kept and found again: s3://… in the cloud, a folder here",
+        help="where checkpoints are saved and looked for; URI: s3://… on SageMaker, elsewhere a folder",
     )
     job.add_argument("--batch_size", type=int, metavar="N", help="examples in a batch of one rank")
     job.add_argument("--epochs", type=int, metavar="N")

@@ -42,7 +42,7 @@ SECRET_FILE = "secret"
 FREE_PORTS = 800
 """Number of ports that the jobs on one node share. They are 6000 to 6799, below slurmctld's port 6817."""
 LAUNCHER_PREFIXES = ("SLURM", "SBATCH_", "SRUN_", "PMI_", "PMI2_", "PMIX_", "OMPI_", "PRTE_", "I_MPI_")
-"""Prefixes of variables to remove: else mpirun starts ranks through srun, or MPI treats ranks as tasks of Slurm."""
+"""Variables with these prefixes are removed. They can make mpirun use srun, or make MPI treat ranks as Slurm tasks."""
 
 
 def enter_host(environ: Mapping[str, str]) -> dict[str, str]:

@@ -30,12 +30,12 @@ class RankFacts:
 
 @dataclass(frozen=True)
 class StallWords:
-    """Patterns of a stall warning, and of a line for each missing rank. The library `reducer` (Horovod) logs both."""
+    """Form of a library's stall warnings. `reducer` names the library (Horovod). `complaint` matches a warning."""
 
     reducer: str
     complaint: re.Pattern[str]
     missing_rank: re.Pattern[str]
-    """Pattern with two groups: `rank` is the missing rank; `first` names the first tensor that other ranks wait for."""
+    """Pattern of a line on a missing rank. Group `rank` is that rank; `first` is the first tensor that waits for it."""
 
 
 @dataclass(frozen=True)

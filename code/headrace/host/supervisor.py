@@ -219,6 +219,6 @@ class Supervisor:
                 spec.on_event(event)
         except Exception as error:  # one misread line must not end the reader: the pipe would fill and block the child
             who, text = spec.name, line
-            self._log.say(f"cannot interpret a line of {spec.name}, logged as it is: {type(error).__name__}: {error}")
+            self._log.say(f"cannot parse a line of {spec.name} ({type(error).__name__}: {error}); logging it unchanged")
         child.tail.append(text if who == spec.name else f"{who}: {text}")
         self._log.line(who, text)

@@ -11,7 +11,7 @@ from headrace.errors import SetupError
 from headrace.job.settings import WHEELS_VARIABLE
 
 LIBRARY_FOLDER = "headrace_transfer"
-"""Folder for the data transfer library, beside the TensorFlow package. File names hold TensorFlow and libc version."""
+"""Folder of the data transfer library, beside TensorFlow's. A file's name has the versions of TensorFlow and libc."""
 LIBRARY_KEY = "transfer"
 """Subfolder for the data transfer library in the S3 folder."""
 CONNECT_TIMEOUT_S = 5

@@ -14,9 +14,9 @@ GPU = "the GPU"
 ARITHMETIC = "the model's arithmetic"
 """Name of the limit if steps do not wait for data and no GPU utilization is known, as in training on CPUs."""
 INPUT_BOUND_FROM = 0.1
-"""Share of a step, 0 to 1. If steps wait for data for no more than this share, the computation is the limit."""
+"""If steps wait for data for at most this share of their time (0 to 1), the computation limits their speed."""
 BUSY_FROM = 0.85
-"""Share of an ideal step, 0 to 1. GPUs that are busy for at least this share are the limit."""
+"""If the GPUs are busy for at least this share of an ideal step (0 to 1), the GPUs limit the speed."""
 FEW_SAMPLES = 5
 """Minimum number of utilization samples for a meaningful mean. GPUs are sampled once a second."""
 REMEDIES = {

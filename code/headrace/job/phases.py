@@ -1,4 +1,4 @@
-"""The progress of a running job, from its hosts' log events: hosts, workers, steps, time left, checkpoints."""
+"""Follow the hosts, workers, steps, time left and checkpoints of a running job by reading its hosts' log events."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def join_requirements(theirs: Path | bytes | None, own: Path) -> str:
     """Return the user's and headrace's requirements, without the user's line for headrace: hosts get headrace as files.
 
     Raises:
-        InputError: the user's file is not UTF-8, or has hashes. pip then refuses lines without a hash, like headrace's.
+        InputError: the user's file is not UTF-8, or it has hashes. Hashes would make pip refuse headrace's lines.
     """
     ours = (own / REQUIREMENTS).read_text(encoding="utf-8").replace(CONSTRAINTS, f"{PACKAGE.name}/{CONSTRAINTS}")
     if theirs is None:

@@ -100,7 +100,7 @@ class Settings:
     )
     stall_timeout_s: float = _setting(600.0, "a trainer that makes no step for this long has hung")
     max_restarts: int = _setting(
-        5, "restarts in quick succession that one dispatcher or worker may have before the job fails", at_least=0
+        5, "how many times one dispatcher or worker may restart in quick succession before the job fails", at_least=0
     )
     min_data_hosts: int = _setting(1, "the job goes on after the loss of data hosts if this many are left", at_least=0)
     metrics_port: int = _setting(0, "port on which the leader serves OpenMetrics; 0: none", at_least=0)

@@ -21,7 +21,7 @@ MAX_PROCESSES = 999
 LOCAL_PROCESSES_PER_HOST = 2
 """The default number of ranks of a simulated dnn host."""
 DISTRIBUTIONS = ("launcher", "mpi")
-"""The programs that can start MPI on SageMaker: `launcher` is headrace's, `mpi` is SageMaker's training toolkit."""
+"""What can start MPI on SageMaker: headrace's launcher (`launcher`), or SageMaker's training toolkit (`mpi`)."""
 ISOLATIONS = ("auto", "namespaces", "loopback")
 """The ways to simulate hosts on one machine; auto: namespaces if the machine allows them, else loopback."""
 _JOB_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")

@@ -27,9 +27,9 @@ class Finding:
     """Place in the script: `file:line: transformation`."""
     cost: str
     gain: float | None
-    """Number in a gain: 4 in `4× fewer bytes on the wire`. None if data and host decide it, or if there is none."""
+    """Factor of the gain: 4 in `4× fewer bytes on the wire`. None if no factor is known."""
     gain_of: str
-    """The words of a gain, such as `fewer bytes on the wire`."""
+    """What the user gains, without the factor: `fewer bytes on the wire` in `4× fewer bytes on the wire`."""
     is_estimate: bool
     """True if the gain was measured once, with other data; False if it follows from the pipeline."""
     fix: str
@@ -42,7 +42,7 @@ class Subject:
     pipeline: Pipeline
     """Transformations up to `data.distribute`."""
     distributed_at: str
-    """Place in the script that calls `data.distribute`."""
+    """Where the script calls `data.distribute`: `file:line: distribute()`."""
     trainer: tuple[Stage, ...] | None
     """Transformations that the trainer adds after `data.distribute`; None if the script did not reach its training."""
     sharding: str = "dynamic"

@@ -14,8 +14,8 @@ from headrace.tensorflow import compat
 Start = Callable[[Any], bool]
 """Function that takes a tensor. It returns True if `flow` must follow this tensor's data, as for a decoded JPEG."""
 Consumer = tuple[str, Any]
-"""A user of a tensor that `flow` has marked: an operation as (type, first output), or a stage as (kind, None). An
-operation that cuts out a part of an image has the type `crop`."""
+"""Where a tensor is used: (type, first output) of an operation, or (kind, None) of a stage. The type is `crop` for an
+operation that cuts out a part of an image."""
 BATCHES = ("Batch", "ParallelBatch", "PaddedBatch", "DenseToRaggedBatch")
 MAPS = ("Map", "ParallelMap")
 PASSING = ("Options", "Prefetch", "Shuffle", "Repeat", "Take", "Skip", "Shard", "AssertCardinality", "IgnoreErrors")
@@ -135,7 +135,7 @@ def flow(stage: Stage, start: Start, through: Collection[str], consumers: list[C
     Args:
         stage: last stage to follow.
         start: function that returns True for a chosen tensor, such as a decoded JPEG.
-        through: types of operations and stages whose results are marked if an input is marked.
+        through: types of operations and stages. Their results are marked if one of their inputs is marked.
         consumers: list to which `flow` adds operations and stages that use a marked tensor but are not in `through`.
     """
     given = [mark for each in stage.inputs for mark in flow(each, start, through, consumers)]

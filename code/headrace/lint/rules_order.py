@@ -54,7 +54,7 @@ def sequential_interleave(subject: Subject) -> Iterator[Finding]:
             known = [each for each in (open_at_once, int(stage.inputs[0].dataset.cardinality())) if each > 0]
             files = min(known) if known else 0
             if files != 1:
-                cost = f"one of {files or 'several'} open files is read at a time"
+                cost = f"{files or 'several'} files are open, but only one of them is read at a time"
                 gain, gain_of = float(files) or None, "faster reads from slow storage, at best"
                 fix = ".interleave(…, num_parallel_calls=tf.data.AUTOTUNE)"
                 yield Finding("sequential-interleave", where(stage), cost, gain, gain_of, True, fix)

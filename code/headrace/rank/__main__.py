@@ -89,7 +89,7 @@ def _failed(script: str, error: BaseException) -> None:
 
 
 def _thread_failed(script: str, thread: threading.ExceptHookArgs) -> None:
-    """Print a thread's error, like Python. End this rank if a training thread lost its connection to another rank."""
+    """Print a thread's error as Python does. End this rank if a training thread lost its connection to another rank."""
     error = thread.exc_value
     in_threads = (each for each in FRAMEWORKS.values() if each.trains_in_threads)
     if error and not _over and any(each.lost_peer(error, text_of(error)) for each in in_threads):

@@ -10,9 +10,9 @@ from headrace.job.limited_by import REMEDIES
 from headrace.report.candidates import NEARLY, Option, cheapest, fastest, worth_showing
 
 HARDLY_WAITS = 0.05
-"""If training waits for data at most this share of its time, data hosts are advised only to stay within a limit."""
+"""If waiting for data takes at most this share of the time, advise data hosts only to meet a budget or time limit."""
 _ROUNDED = 1.0005
-"""Factor that slightly raises the hours and dollars in a message, so that the rounded numbers suffice as limits."""
+"""Factor that raises hours and dollars in a message. Without it, rounding could make them too low to use as limits."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def _reasons(choice: Option, found: Sequence[Option], waits: float) -> list[str]
             f"The steps are then limited by {choice.prediction.limit}."
         ]
     if waits <= HARDLY_WAITS:
-        return [f"Don't add data hosts: the training waits for data {waits:.0%} of its time."]
+        return [f"Don't add data hosts: the training spends only {waits:.0%} of its time waiting for data."]
     best = min(found[1:], key=lambda each: each.prediction.step_s)
     times = alone.prediction.step_s / best.prediction.step_s
     if times <= NEARLY:

@@ -37,11 +37,11 @@ class Option:
         return None if self.usd_per_hour is None else self.usd_per_hour / 3600 / self.samples_per_s * 1e6
 
     def hours(self, samples: float) -> float:
-        """Return the hours that training on this number of samples takes."""
+        """Return the hours needed to train on this number of samples."""
         return samples / self.samples_per_s / 3600
 
     def cost_usd(self, samples: float) -> float | None:
-        """Return the dollars that training on this number of samples costs; None if a price is not known."""
+        """Return the cost in dollars of training on this number of samples; None if a price is not known."""
         return None if self.usd_per_hour is None else self.usd_per_hour * self.hours(samples)
 
     @property

@@ -142,6 +142,6 @@ def _parser() -> argparse.ArgumentParser:
         help="the instance type whose price is used for simulated hosts; repeatable: "
         "--as dnn_group=ml.p4d.24xlarge --as data_group=ml.c5.18xlarge",
     )
-    parser.add_argument("--price", action="append", metavar="TYPE=USD", help="your hourly instance price; repeatable")
+    parser.add_argument("--price", action="append", metavar="TYPE=USD", help="your price per hour of TYPE; repeatable")
     parser.add_argument("--prices", type=Path, metavar="CSV", help="your own table, with the columns of instances.csv")
     return parser

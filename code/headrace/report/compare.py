@@ -155,7 +155,7 @@ def _of_one(summary: Mapping[str, Any]) -> str:
         return f"{name} has not measured its ideal step time, so how long it waited for data is not known."
     limit = limited_by(summary)
     if share > INPUT_BOUND_FROM and limit in (COPYING, PROCESS):
-        return f"{name}'s steps would ideally be {share:.0%} shorter. The limit is {limit}. {REMEDIES[limit]}"
+        return f"{name} is limited by {limit}: an ideal step is {share:.0%} shorter than a mean step. {REMEDIES[limit]}"
     if share > INPUT_BOUND_FROM:
         return f"{name} is input-bound: it waited for data {share:.0%} of its time."
     has_data_hosts = any(host["group"] == DATA_GROUP for host in summary["hosts"].values())
@@ -167,7 +167,7 @@ def _of_one(summary: Mapping[str, Any]) -> str:
     more = keep_up if has_data_hosts else without
     if limit in REMEDIES:
         busy = f" (busy for {gpu_busy_share(summary) or 0:.0%} of a step)" if limit == PROCESS else ""
-        more += f" The limit is {limit}, not the GPU{busy}. " if busy else f" The limit is {limit}. "
+        more += f" Steps are limited by {limit}, not by the GPU{busy}. " if busy else f" Steps are limited by {limit}. "
         more += REMEDIES[limit]
     return f"{name} is not input-bound: it waited for data {share:.0%} of its time. {more}"
 
@@ -177,7 +177,7 @@ def _times(times: float) -> str:
 
 
 def main(argv: Sequence[str]) -> int:
-    parser = OneLineParser(prog="headrace compare", description="Puts finished runs beside each other.")
+    parser = OneLineParser(prog="headrace compare", description="Compares finished runs side by side.")
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run's folder, such as runs/JOB_NAME")
     print(compare([read_summary(folder) for folder in parser.parse_args(argv).runs]))
     return 0

@@ -16,7 +16,7 @@ from headrace.report.runs import was_interrupted
 FEW_STEPS = 20
 SHORT_EPOCH = 50
 RECEIVE_CPU_S_PER_BATCH = 3e-3
-"""Limit on the CPU seconds to receive a batch, besides those for its bytes. More CPU time counts as busy waiting."""
+"""Receiving a batch takes at most these CPU seconds, plus some for its bytes. More CPU time counts as busy waiting."""
 NO_LIMIT = float("inf")
 
 
@@ -49,7 +49,7 @@ class Measured:
     own_step_s: float | None
     """Step time in seconds that `predict` gives for the run's hosts; None if simulated hosts may share processors."""
     least_step_s: float | None
-    """Predicted step time in seconds if hosts share no processors. It is wrong if the measured `step_s` is far less."""
+    """Predicted step time (seconds) if hosts share no processors. If `step_s` is far less, the prediction is wrong."""
     notes: tuple[str, ...]
     """Assumptions behind the figures, and figures that were not measured."""
 
@@ -87,7 +87,7 @@ def measured(summary: Mapping[str, Any], table: InstanceTable, stands_for: Insta
         notes.append("networks are assumed to be unlimited")
     notes.append("vCPUs of all instance types are assumed to be as fast as those of this run's hosts")
     if kind:
-        notes.append("the table's network rates are assumed; types of up to 16 vCPUs reach them for minutes only")
+        notes.append("network rates are those of the table; instances with up to 16 vCPUs reach them only for minutes")
     elif summary.get("simulated"):
         notes.append("hosts are assumed not to share processors; simulated hosts that share processors are slower")
     trainer = group_of(len(dnn), kind) if kind else Group(len(dnn), dnn[0]["cpus"], NO_LIMIT)
@@ -157,7 +157,7 @@ def _check(summary: Mapping[str, Any]) -> None:
     if summary["ideal_step_time_ms"] <= 0:
         raise InputError(f"{name} has no ideal step time: pass callbacks.Measure to `fit`, or use callbacks.Training")
     if summary["rank_cpu_s_per_step"] <= 0:
-        raise InputError(f"{name} has not measured the CPU time of its steps; plan from a newer run of more steps")
+        raise InputError(f"{name} has not measured the CPU time of its steps; plan from another run, with more steps")
     if summary["world_size"] < 1 or summary["global_batch_size"] < 1:
         raise InputError(f"{name} does not say its number of ranks or its batch size; plan from another run")
 
@@ -171,7 +171,7 @@ def _workload(summary: Mapping[str, Any], hosts: list[Mapping[str, Any]], scale:
     notes = []
     if summary["outcome"] != "succeeded":
         how = "was interrupted" if was_interrupted(summary) else summary["outcome"]
-        notes.append(f"the run {how}; the plan is made from the {summary['steps']} steps that it made")
+        notes.append(f"the run {how} after {summary['steps']} steps; the plan is based on these steps")
     elif summary["steps"] < FEW_STEPS:
         notes.append(f"the run made only {summary['steps']} steps; for a better plan, make {FEW_STEPS} or more")
     if 0 < summary["steps_per_epoch"] < SHORT_EPOCH:
@@ -183,7 +183,7 @@ def _workload(summary: Mapping[str, Any], hosts: list[Mapping[str, Any]], scale:
     if summary["tf_data_mode"] == "local":
         make, receive = max(rank - compute, 0.0), by_size
         notes.append(
-            f"sending and receiving cost {TRANSFER_CPU_S_PER_GIB} CPU seconds a GiB each (make bench BENCH=transport)"
+            f"sending or receiving a GiB takes {TRANSFER_CPU_S_PER_GIB} CPU seconds (make bench BENCH=transport)"
         )
         if not compute:
             notes.append("the model's own CPU time was not measured: the ranks' whole CPU time counts as preprocessing")
@@ -224,13 +224,13 @@ def _delivered(summary: Mapping[str, Any], figure: str) -> float:
 
 
 def _samples_made(summary: Mapping[str, Any]) -> float:
-    """Return how many samples workers made. Samples for evaluations and samples that no step used count too."""
+    """Return how many samples the workers made, including those for evaluations and those never used."""
     of_a_rank = float(summary["global_batch_size"] / summary["world_size"])
     return max(_delivered(summary, "batches") * of_a_rank, float(summary["steps"] * summary["global_batch_size"]))
 
 
 def _sample_bytes(summary: Mapping[str, Any]) -> float:
-    """Return the bytes of a sample on the network: the mean over all received batches if its shape is not fixed."""
+    """Return the size of a sample on the network in bytes. If it varies, return the mean over all received batches."""
     batches_per_s = _delivered(summary, "batches_per_s")
     if summary["sample_bytes"] > 0 or not batches_per_s:
         return max(float(summary["sample_bytes"]), 0.0)

@@ -27,9 +27,9 @@ WHO_MAKES = {"trainer": "dnn hosts alone", "data": "data hosts alone", "both": "
 HEAD = ("", "batches made by", "data hosts", "step", "waiting", "limit", "samples/s", "$/hour", "$/million", "$/epoch")
 MOST_DATA_HOSTS = 8
 UNTOLD_UNTIL = 0.05
-"""If more than this share of training time is outside steps, the plan says so. A smaller one hardly changes prices."""
+"""If more than this share of training time is outside steps, the plan says so. Smaller shares hardly change prices."""
 UNEXPLAINED_FROM = 0.2
-"""If at least this share of a step is unexplained, the plan says so. A smaller share counts as the formulas' error."""
+"""If at least this share of a step is unexplained, the plan says so. A smaller share may be a formula's error."""
 
 
 def main(argv: Sequence[str], find: Find = lambda run, _: run) -> int:
@@ -49,7 +49,9 @@ def main(argv: Sequence[str], find: Find = lambda run, _: run) -> int:
         raise InputError(f"--as {DATA_GROUP}=…: use --as for dnn hosts, and --data_instance_type for data hosts")
     run = measured(summary, table, stands_for.get(DNN_GROUP))
     if given.data_instance_type and not run.trainer_type:
-        raise InputError("--data_instance_type needs the type of the dnn hosts too: give --as TYPE, or --prices")
+        raise InputError(
+            "--data_instance_type: the dnn hosts' type is not known; give --as TYPE, or a --prices table that has it"
+        )
     if given.epochs and not run.steps_per_epoch:
         raise InputError(f"{summary['job_name']} finished no epoch, so --epochs cannot be planned; leave --epochs out")
     types = _candidates(table, given.data_instance_type) if run.trainer_type else []
@@ -225,7 +227,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="H",
         help="limit on the training's hours; the cheapest job within this time is chosen",
     )
-    parser.add_argument("--price", action="append", metavar="TYPE=USD", help="your hourly instance price; repeatable")
+    parser.add_argument("--price", action="append", metavar="TYPE=USD", help="your price per hour of TYPE; repeatable")
     parser.add_argument("--prices", type=Path, metavar="CSV", help="your price table with the columns of instances.csv")
     parser.add_argument("--plot", type=Path, metavar="PNG", help="also draw step time by number of data hosts")
     parser.add_argument("--lint", action="store_true", help="also list script changes; make them before you rent hosts")

@@ -32,7 +32,7 @@ UTILIZATION = 0.98
 """Share of a group's processors that a job can use if nothing else runs there; see `make bench BENCH=plan`."""
 GIB = 2**30
 TRANSFER_CPU_S_PER_GIB = 0.3
-"""CPU seconds to send a GiB, and also to receive one; see `make bench BENCH=transport`."""
+"""CPU seconds to send a GiB. Receiving a GiB takes just as many. See `make bench BENCH=transport`."""
 SCHEDULER_TURN_S = 1.5e-3
 """Seconds that a thread may run before another gets its processor: Linux's minimum time slice with two processors."""
 SHARES = 400
@@ -99,7 +99,7 @@ def predict(work: Workload, trainer: Group, data: Group, placement: Placement, h
 
 
 def _with_share(work: Workload, trainer: Group, data: Group, share: float, served: bool) -> Prediction:
-    """Predict the step time if data hosts make `share` of the samples. Workers (if `served`) or ranks make the rest."""
+    """Predict the step time. Data hosts make `share` of samples, dnn hosts the rest, in workers (`served`) or ranks."""
     handed_over = work.send_cpu_s + work.receive_cpu_s if served else 0.0
     on_trainer = {
         "the model's own CPU time": work.compute_cpu_s,

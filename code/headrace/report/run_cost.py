@@ -23,7 +23,7 @@ class Price:
 
 
 def parse_stands_for(texts: Sequence[str], table: InstanceTable) -> dict[str, InstanceType]:
-    """Return a dict from group to instance type, from texts `[GROUP=]TYPE` of `--as`. GROUP defaults to dnn_group.
+    """Parse the values `[GROUP=]TYPE` of --as. Return a dict from group to instance type. GROUP defaults to dnn_group.
 
     Raises:
         InputError: there is no such group, or the table lacks the type.

@@ -25,9 +25,9 @@ class Timeline:
     incidents: list[tuple[float, str]] = field(default_factory=list)
     """Restarts and lost hosts: the time and a description of each."""
     utilization: dict[str, Series] = field(default_factory=dict)
-    """Mean utilization of a group's hosts, from 0 to 1, by group and kind of processor."""
+    """Dict from `CPU GROUP` or `GPU GROUP` to the mean utilization of the group's hosts, from 0 to 1."""
     delivered: dict[str, Series] = field(default_factory=dict)
-    """Batches per second that all ranks together received from a worker, by the worker's name."""
+    """Dict from a worker's name to the batches per second that all ranks together received from this worker."""
     unreadable: int = 0
     """Number of unreadable lines. For example, a run that is killed while it writes may cut off its last line."""
     problem: str = ""

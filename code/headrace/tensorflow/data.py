@@ -26,7 +26,7 @@ __all__ = ["Distribution", "Shards", "distribute", "from_arrays", "prefetch_to_d
 TENSORFLOWS_PARALLELISM = 16
 """Initial number of parallel calls that TensorFlow gives an AUTOTUNE stage on a host with 16 processors or more."""
 ON_DEVICE = 2
-"""Batches that `prefetch_to_device` keeps ready in a GPU's memory."""
+"""Number of batches that `prefetch_to_device` keeps ready in a GPU's memory."""
 
 
 def distribute(

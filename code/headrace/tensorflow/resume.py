@@ -32,9 +32,9 @@ from headrace.training.ledger import PLACE_BITS, Ledger
 
 AUTOTUNE = tf.data.AUTOTUNE
 BLOCK = 256
-"""Elements that a worker gets at once. Asking the dispatcher for a block takes a third of a millisecond."""
+"""Number of elements that a worker gets at once. Asking the dispatcher for a block takes a third of a millisecond."""
 BATCHES_WITHOUT_A_STEP = 10_000
-"""Limit on batches that arrive while no step is counted. Another batch raises an error that asks for a callback."""
+"""Limit on received batches that no step has used. Beyond this limit, an error asks for the callback `Checkpoint`."""
 GATHER_EVERY = 50
 """Steps after which ranks exchange what they consumed. A checkpoint in between may lack other ranks' last steps."""
 Reader = Callable[[tf.Tensor, tf.Tensor], tf.data.Dataset]
@@ -154,8 +154,8 @@ class Shards(TaggedDataset):
 
         Args:
             listing: the dataset, neither batched nor repeated. Do costly work, such as decoding, in the stream's `map`.
-            block: elements that a worker gets at once. Only the order of blocks is shuffled, so shuffle the stream too.
-                Text files, for example, can only be read from the start. Then a block has 1/32 of the elements or more.
+            block: number of elements that a worker gets at once. Only the order of blocks is shuffled, so shuffle the
+                stream too. Without random access, as in text files, a block has 1/32 of the elements or more.
 
         Raises:
             InputError: `listing` is empty, is endless or has no fixed order. Also raised if workers would make costly
@@ -182,7 +182,7 @@ class Shards(TaggedDataset):
         `noted` takes the tags off again. Every rank must call `tagged`, at the same step.
 
         Args:
-            cycle_length: files or blocks that are read at once.
+            cycle_length: number of files or blocks that are read at once.
         """
         if self._steps and collectives.size() > 1:  # only rank 0's ledger has what all ranks have consumed
             self.gather()
@@ -225,7 +225,7 @@ class Shards(TaggedDataset):
             self.ledger.add(everyones)
 
     def state(self) -> dict[str, Any]:
-        """Return the ledger to save. `repeated` estimates how many elements it lacks (other ranks', since `gather`)."""
+        """Return the ledger to save. `repeated` estimates how many elements other ranks consumed since `gather`."""
         unknown = sum(map(len, self._not_gathered)) * (collectives.size() - 1)
         self.ledger.add(np.concatenate([np.zeros(0, np.int64), *self._not_gathered]))
         return {"what": self._what, "repeated": unknown, **self.ledger.state()}

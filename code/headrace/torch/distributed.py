@@ -114,10 +114,10 @@ def init(backend: str = "") -> None:
 
 
 def check_world() -> None:
-    """Raise `InputError` if torch.distributed has other ranks than the launcher started. Without a launcher, return.
+    """Raise `InputError` if torch.distributed and the launcher disagree about the ranks. Without a launcher, return.
 
     Scripts written for SageMaker count each host in SM_HOSTS as a rank. But hosts of the data group do not train, and a
-    host may have several ranks: such a script would wait for ranks that never come, or take wrong parts of the data.
+    host may have several ranks. Such a script would wait for ranks that never come, or take wrong parts of the data.
     """
     if not (os.environ.get(MASTER_VARIABLE) and _RANKS in os.environ) or _connects_to_nobody():
         return

@@ -39,7 +39,7 @@ class Fit:
         return self.times.all.mean_ms()
 
     def ideal_ms(self) -> float:
-        """Return the ideal step time in milliseconds, but at most the latest steps' median time; 0: not known."""
+        """Return the ideal step time in ms, or the median time of the latest steps if that is shorter; 0: not known."""
         return self.times.ideal_ms(self.times.all)
 
     def mean_ideal_ms(self) -> float:

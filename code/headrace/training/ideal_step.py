@@ -9,13 +9,13 @@ import numpy as np
 
 LEAST_STEPS, MANY_STEPS, MOST_STEPS = 2, 40, 400
 BUDGET_S = 1.0
-"""Seconds for measuring up to `MANY_STEPS` steps of 10 ms or more."""
+"""Seconds to spend on measuring steps of 10 ms or more, `MANY_STEPS` steps at most."""
 BUDGET_OF_SHORT_STEPS_S = 0.4
-"""Seconds for measuring up to `MOST_STEPS` steps under 10 ms. A brief speed change would distort a shorter test."""
+"""Seconds to spend on measuring steps under 10 ms, `MOST_STEPS` at most. Brief speed changes distort shorter tests."""
 SETTLING = 0.25
-"""Unmeasured steps per measured step. They are made first, because the first few dozen short steps are slower. With
-only two or three measured steps, there are no unmeasured ones. To save time, the two steps that decide how many to
-measure then count as measured too."""
+"""Settling steps per measured step. They are not measured, because the first few dozen short steps are slower. Before
+them, two trial steps show how many steps to measure. To save time, a measurement of only two or three steps includes
+the trial steps and has no settling steps."""
 _ERROR_OF_MEDIAN = 1.2533 / 1.349
 """Standard error of the median, divided by (interquartile range ÷ √n), for normally distributed values. The standard
 error is 1.2533 σ ÷ √n, and the interquartile range is 1.349 σ."""

@@ -26,9 +26,9 @@ Ranges = list[list[int]]
 class Ledger:
     """A record of the elements of a stream that have been trained on. Elements belong to units, such as files.
 
-    A unit is complete if all its elements have been trained on. The ledger stores only the position of a complete unit.
-    For other units, it stores each element that has been trained on. It counts an element as skipped if the element is
-    still missing when much later positions have come. Such an element was filtered out, or lost with a worker.
+    A unit is complete if all its elements have been trained on. The ledger stores the positions of complete units.
+    For other units, the ledger stores each element that has been trained on. Some elements never come: a filter drops
+    them, or a worker is lost. A missing element counts as skipped once elements of much later units have come.
 
     Args:
         counts: number of elements of each unit.

@@ -48,7 +48,7 @@ class Meter:
         batch_size: samples of one rank in a step.
         log_every: steps between two log events.
         open_scalars: opens TensorBoard's files in a folder.
-        sample_bytes: returns the bytes of a sample on the network, called for each report; 0: not known.
+        sample_bytes: returns the size of a sample on the network in bytes, or 0 if not known. Called for each report.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Meter:
         self._total_steps = self._total_steps or steps
 
     def resumes(self, steps: int) -> None:
-        """Set how many steps of the first epoch an earlier run has made. Call this before the first step is over."""
+        """Set how many steps an earlier run made in this run's first epoch. Call this before the first step is over."""
         if not self._fit.steps:
             self._epoch_began = -steps
 

@@ -98,7 +98,7 @@ class StepTimes:
         return self._first.step_s
 
     def ideal_ms(self, of: Sums) -> float:
-        """Return the ideal step time in ms: `mean_ideal_ms`, but at most the median of the latest steps' times."""
+        """Return the ideal step time in ms: `mean_ideal_ms`, or the median of the latest steps if that is shorter."""
         ideal_ms = self.mean_ideal_ms(of)
         return min(ideal_ms, _median_ms([step_s for step_s, _ in self._last])) if self._last else ideal_ms
 
@@ -114,7 +114,7 @@ class StepTimes:
         return own_ms + of.between_ms()
 
     def input_bound_share(self, of: Sums) -> float:
-        """Return 1 − ideal step time ÷ mean step time; 0 if neither the ideal step nor the waiting was measured."""
+        """Return 1 − ideal step time ÷ mean step time, or 0 if the ideal step time is not known."""
         step_ms, ideal_ms = of.mean_ms(), self.mean_ideal_ms(of)
         return min(max(1 - ideal_ms / step_ms, 0.0), 1.0) if step_ms and ideal_ms else 0.0
 

@@ -27,8 +27,8 @@ class Stopped(Exception):
 
 
 class Stop(keras.callbacks.Callback):
-    """A callback that requests a stop in mid-epoch. Rank 0 does what the launcher does when it gets a signal. One step
-    later, all ranks end."""
+    """A callback that requests a stop in mid-epoch. Rank 0 makes the file that a launcher makes when it gets a
+    signal. One step later, all ranks end."""
 
     def on_train_batch_begin(self, batch, logs=None):
         if self.params["epochs"] and self.epoch == 1 and batch == STOPPED_AT - 1 and hvd.rank() == 0:

@@ -1,4 +1,4 @@
-"""Read from every toy server once, then train up to step `--steps`, from the step where an earlier run stopped."""
+"""Read from every toy server once, then train. Begin where an earlier run stopped. End after `--steps` steps in all."""
 
 import argparse
 import os

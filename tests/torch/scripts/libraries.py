@@ -1,4 +1,4 @@
-"""Train with each library that the documents name, on any number of ranks, and see every sample once an epoch."""
+"""Train with several libraries, such as Lightning. Print whether the ranks got each sample as often as expected."""
 
 import tarfile
 import tempfile

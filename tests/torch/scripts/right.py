@@ -1,4 +1,4 @@
-"""Train with transforms, datasets and loops that change objects while they train, as correct scripts may.
+"""A correct script. Its transforms, datasets and training loop change objects during training, which is allowed.
 
 The script has a guarded `main`, its own process group, DDP before the data, a random split, and an open port.
 """

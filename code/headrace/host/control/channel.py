@@ -136,7 +136,7 @@ class ControlServer:
         return grpc.unary_unary_rpc_method_handler(handle)
 
     def _stream(self, name: str, take: StreamHandler) -> grpc.RpcMethodHandler:
-        """Return a stream's handler. A stream's first message is signed, and describes the unsigned chunks after it."""
+        """Return a gRPC handler that calls `take`. The first message is signed and describes the unsigned chunks."""
 
         async def handle(messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> bytes:
             try:

@@ -167,7 +167,7 @@ class Decider:
         )
 
     def _failed_host(self, now: float) -> RootCause | None:
-        """Return another host's failure, or None. The end of an MPI daemon counts only after `ORTED_PATIENCE_S`."""
+        """Return the failure of a host that is not the leader. Ignore a failed MPI daemon for `ORTED_PATIENCE_S`."""
         for status in self._hosts.present().values():
             if not isinstance(status.get("failure"), dict):
                 continue
@@ -203,7 +203,7 @@ class RankWatch:
         self._settings, self._ranks = settings, ranks
         self._left: set[str] = set()
         self.starts_by = math.inf
-        """Monotonic time by which the preflight must begin. Infinity without a preflight, and once it has begun."""
+        """Monotonic time by which the preflight must begin. Infinity while no preflight is awaited."""
         self.ends_by = math.inf
         """Monotonic time by which MPI must end. Infinity until all ranks have logged that they leave MPI."""
         self.aborts_by = math.inf
@@ -250,10 +250,10 @@ class StopRequest:
             self._checkpoints += 1
 
     def due(self, requests: Mapping[str, str], stepping: bool, now: float) -> tuple[str, str] | None:
-        """Return the host and signal of a stop request; None if there is none, or while rank 0 saves a checkpoint.
+        """Return a stop request's host and signal. Return None without a request, or while rank 0 saves a checkpoint.
 
         Args:
-            requests: the signal that each host got; empty for none.
+            requests: by host, the name of the received signal. An empty string means no signal.
             stepping: whether the ranks have made steps, so that there is something to save.
             now: monotonic seconds.
         """

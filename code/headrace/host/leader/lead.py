@@ -132,7 +132,7 @@ class Leader:
             run.wait()
 
     def _await_late(self) -> list[str]:
-        """Return what is still missing while training runs. At the deadline, give up hosts that never answered.
+        """During training, return the missing hosts and servers. At the deadline, give up hosts that never answered.
 
         A host that answers is not given up. Its servers may start slowly beside a busy trainer, and join when ready.
         """
@@ -162,7 +162,7 @@ class Leader:
         return self._times.has_reached("first_step")
 
     def _missing_for_data(self) -> list[str]:
-        """Make the data service's decision if possible, and tell all hosts. Return what the first batches wait for."""
+        """Send all hosts the result of `DataService.decide` once there is one. Return what ranks still wait for."""
         run, reports = self._run, self._reports()
         if self._decision is None:
             self._decision = run.service.decide(reports, self._hosts.lost, time.monotonic())

@@ -60,7 +60,7 @@ class StallWatchdog:
 
     @property
     def limit_name(self) -> str:
-        """Words for the time limit in a message: the setting's name, or the reason why the limit is only `STILL_S`."""
+        """Name of the setting that limits the time without progress, or the reason why the limit is `STILL_S`."""
         if self._deadlocked:
             return f"{_REDUCERS} reports every rank as missing from at least one collective"
         return "stall_timeout_s" if self._seen else "startup_timeout_s"

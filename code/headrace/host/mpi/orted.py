@@ -61,7 +61,7 @@ class MpiDaemon:
         self._asked = False
 
     def ask(self, body: Body) -> Body:
-        """Accept a request for the daemon, or return a reply with an `error`."""
+        """Accept or refuse a request to start the daemon. If it is refused, the reply has an `error`."""
         leader = self._leader or addresses_of(self._leader_address)
         try:
             arguments = checked_arguments(body.get("arguments"), leader, self._work_dir)

@@ -40,7 +40,7 @@ _LACKS = re.compile(r"(?:PMIX ERROR|ORTE_ERROR_LOG): (?P<what>OUT-OF-RESOURCE|[^
 _NO_MPI = re.compile(r"Local abort before MPI_INIT")
 _STALL_WORDS = [each.stall_words for each in FRAMEWORKS.values() if each.stall_words]
 MOST_TOLD = 4
-"""The largest number of ranks in a message about where ranks wait."""
+"""A message about waiting ranks lists at most this many ranks."""
 _EXITED = re.compile(r"raised SystemExit: \d+")
 """Matches a failure by `sys.exit(NUMBER)`. The script, or its library (such as click), has then printed the reason."""
 NO_ROOM = "is its disk or /dev/shm full, or are too many files open?"
@@ -66,7 +66,7 @@ class RankLog:
         self._tails: dict[str, collections.deque[str]] = {}
         self._first_failure: RootCause | None = None
         self._lost_peer = False
-        """True if the first failure is a lost connection to another rank. That rank's own end may be reported later."""
+        """True if the first failure is only a lost connection to another rank. The cause may be reported later."""
         self._missing_ranks: dict[int, str] = {}
         """Ranks missing in the last stall warning. The value is the first collective that waits for the rank."""
         self._waiting_ranks: dict[int, str] = {}
@@ -153,7 +153,6 @@ class RankLog:
 
     @property
     def has_failed(self) -> bool:
-        """True if a rank has failed."""
         return self._first_failure is not None
 
     def progressed(self) -> None:

@@ -1,7 +1,7 @@
 """tf.data service: a dispatcher on one host, and `num_of_data_workers` workers on every host.
 
-Before workers register, they report the protocol with which they can send batches. A rank uses one protocol with all
-workers, so the leader chooses one that all have (ADR 12).
+Before a worker registers, it reports whether it can send batches by headrace's protocol or only by gRPC. A rank uses
+the same protocol with all workers. So the leader chooses a protocol that all workers can use (ADR 12).
 """
 
 from __future__ import annotations

@@ -83,12 +83,13 @@ class ResourceUsage:
             self._frozen = self.report()
 
     def report(self) -> dict[str, Any]:
-        """Return the use since `mark`. `Gpus.report` explains the field `gpu`. The other fields are:
+        """Return what the host has used since `mark`. `Gpus.report` explains the field `gpu`. The other fields are:
 
         `utilization`: used share of the host's `cpus`, 0 to 1. `seconds`: CPU seconds by kind of child (`worker`, …).
         `seconds_by_name`: the same by child. `since`: monotonic time of `mark`. `over_s`: seconds since then.
-        `memory_bytes`: sum of the children's resident sizes, each with shared memory. `most_memory_bytes`: largest sum
-        since `mark`. `memory_total_bytes`: the machine's memory. `network_bytes`: `in`, `out`; None on shared networks.
+        `memory_bytes`: sum of the children's resident sizes. Memory that children share counts once for each child.
+        `most_memory_bytes`: the largest `memory_bytes` since `mark`. `memory_total_bytes`: the machine's memory.
+        `network_bytes`: bytes `in` and `out`; None if hosts share the network.
         """
         if self._frozen:
             return self._frozen

@@ -29,9 +29,9 @@ Prepare = Callable[[], Prepared]
 
 
 def links(hosts: Sequence[str]) -> list[list[tuple[int, int]]]:
-    """Return lists of pairs of ranks. The pairs of a list are tested at the same time.
+    """Return the pairs of ranks to test. The pairs in an inner list are tested at the same time.
 
-    The first lists have one pair each, of ranks on different hosts. In the later lists, a pair's ranks share a host.
+    Each of the first lists holds one pair, between two hosts. In the later lists, both ranks of a pair share a host.
 
     Args:
         hosts: the host of each rank.

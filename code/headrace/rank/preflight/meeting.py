@@ -40,7 +40,7 @@ class Meeting:
 
     Args:
         comm: a communicator of mpi4py that no other code uses meanwhile.
-        timeout_s: longest time of a stage in seconds.
+        timeout_s: limit on the time of a stage, in seconds.
     """
 
     def __init__(self, comm: Any, timeout_s: float, host: str) -> None:
@@ -110,7 +110,7 @@ class Meeting:
         return f"rank {rank}" + (f" on {self.hosts[rank]}" if self.hosts[rank] else "")
 
     def _attempt(self, work: Callable[[], Result]) -> Result | PreflightError:
-        """Return `work`'s result or error. Rank 0 raises the error, since its output always reaches the leader."""
+        """Return `work`'s result, or its error for rank 0 to raise: rank 0's output always reaches the leader."""
         try:
             return work()
         except PreflightError as error:

@@ -28,7 +28,7 @@ def is_built(model: keras.Model) -> bool:
 
 @contextlib.contextmanager
 def called_built(model: keras.Model) -> Iterator[None]:
-    """Set `built` to True while Keras saves or loads a model's weights. Keras leaves it False if there is no `call`."""
+    """While weights are saved or loaded, set `built` to True. Keras never sets it if the model has no method `call`."""
     was = model.built
     model.built = was or is_built(model)
     try:
@@ -73,9 +73,9 @@ def broadcast_state(model: keras.Model, root_rank: int = 0) -> None:
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
-    """Copies the state of `root_rank` to all ranks: before the first step if all weights exist, else after this step.
+    """Copies the state of `root_rank` to all ranks before the first step.
 
-    If one rank calls a method, all ranks must call it.
+    If weights are missing at that time, it copies after the first step. All ranks must call the same methods.
     """
 
     def __init__(self, root_rank: int = 0) -> None:

@@ -104,12 +104,12 @@ class Checkpoint(StepCallback):
             self._stream.consumed(made)
 
     def restore(self, model: keras.Model) -> int:
-        """Load the newest checkpoint, if there is one, and return the epoch to continue with (0 without a checkpoint).
+        """Load the newest checkpoint, if there is one. Return the epoch to continue with (0 without a checkpoint).
 
-        After a checkpoint within an epoch, only the epoch's remaining steps are made. If Keras does not know how many
-        steps an epoch has, the previous epoch's number is used. A first epoch has no previous epoch, so it is repeated
-        in full. Call this on every rank: rank 0 reads the checkpoint, and all ranks get the weights and the optimizer's
-        state. Raises `InputError` if the model has no weights yet, or if the checkpoint is of another model.
+        Call this on every rank. Rank 0 reads the checkpoint, and all ranks get the weights and the optimizer's state.
+        Only the rest of an incomplete epoch is made. If Keras does not know how many steps an epoch has, the count from
+        the previous epoch is used. If there is no such count, as in the first epoch, the whole epoch is repeated.
+        Raises `InputError` if the model has no weights yet, or if the checkpoint is of another model.
         """
         epoch = step = steps = 0
         ranks = collectives.size()

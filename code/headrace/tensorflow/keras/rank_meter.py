@@ -39,7 +39,7 @@ def open_meter(batch_size: int, log_every: int) -> Meter:
 
 
 def count_collective() -> None:
-    """Count one collective now or, if a graph is being traced, one each time that the graph runs."""
+    """Add 1 to the number of collectives. In a tf.function, each run of the graph adds 1, and tracing adds nothing."""
     if not _collectives:
         # Lifting a variable out of a tf.function traces the function a second time: seconds for a large model.
         how = {"experimental_enable_variable_lifting": False, "name": "headrace_collectives"}
@@ -109,7 +109,7 @@ class _Scalars:
 
 @contextlib.contextmanager
 def _as_pythons() -> Iterator[None]:
-    """Turn an error that TensorFlow raises, for example because a disk is full, into `OSError`."""
+    """Raise `OSError` instead of TensorFlow's errors, such as the error for a full disk."""
     try:
         yield
     except tf.errors.OpError as error:

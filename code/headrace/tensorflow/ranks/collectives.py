@@ -30,7 +30,7 @@ def init() -> None:
 
 
 def refuse_several_devices() -> None:
-    """Raise `InputError` if there are several ranks, and a tf.distribute strategy for several devices is in scope."""
+    """Raise `InputError` if one of several ranks uses a tf.distribute strategy for several devices."""
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
     if size() > 1 and replicas > 1:
         raise InputError(
@@ -56,7 +56,7 @@ def size() -> int:
 
 
 _known: tuple[int, int] | None = None
-"""Rank and number of ranks, for use after `hvd.shutdown()`. Horovod tells neither then, and cannot be restarted."""
+"""Copy of Horovod's rank and number of ranks. After `hvd.shutdown()`, Horovod cannot give them, and cannot restart."""
 
 
 def _place() -> tuple[int, int]:

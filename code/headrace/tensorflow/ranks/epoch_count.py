@@ -11,14 +11,15 @@ from headrace.events import WAITS_FOR_ENDS, say
 Numbers = tuple[int, int, int, int]
 """Message of four numbers. To rank 0: stream, epoch, batches, flag. From rank 0: stream, epoch, batch limit, flags."""
 SAY_AFTER_S = 15.0
-"""Seconds without a message about an epoch. If some ranks have ended the epoch by then, rank 0 logs the other ranks."""
+"""Limit in seconds. If some ranks ended an epoch, and no message comes for this long, rank 0 logs which are late."""
 FIRST_PATIENCE_S = 5.0
 """Limit in seconds. A rank takes its second batch when all ranks have a first batch, or after this limit. Without this
 rule, one rank could take all batches of a short stream. The limit helps if other ranks never read the stream."""
 ENDED = 1
 """Flag by which a rank says that it has no more batches in this epoch."""
 SOME_ENDED, ALL_ENDED, STARTED = 1, 2, 4
-"""Flags to ranks. SOME_ENDED: report every batch. ALL_ENDED: the batch limit is final. STARTED: take a second batch."""
+"""Flags from rank 0. SOME_ENDED: ranks must report every batch. ALL_ENDED: the batch limit is final. STARTED: ranks may
+take a second batch."""
 
 
 @dataclass

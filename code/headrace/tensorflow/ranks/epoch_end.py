@@ -25,14 +25,14 @@ from headrace.tensorflow.ranks.messages import Link
 STOP_S = 2.0
 """Seconds that Python waits at exit for the thread that sends messages to rank 0. It may be in a call of TensorFlow."""
 _STREAMS = 1 << 32
-"""A key of `_Rank.known` is stream number × `_STREAMS` + epoch number. So epoch numbers must be below `_STREAMS`."""
+"""Factor in a key of `_Rank.known`: stream number × factor + epoch number. Epoch numbers must be below the factor."""
 
 
 def with_steps(stream: tf.data.Dataset, steps: int, own: int = 0) -> tf.data.Dataset:
-    """Return the stream's first `steps` batches as a dataset of known size. If it has fewer, the last one is repeated.
+    """Return the stream's first `steps` batches as a dataset of known size. A short stream repeats its last batch.
 
     Args:
-        own: the stream's exact number of batches; 0: unknown. If known, all batches are read, to fill any `cache`.
+        own: number of batches in the stream; 0: unknown. If it is known, all batches are read, to fill any `cache`.
     """
     if own >= steps:
         first = stream.enumerate().filter(lambda at, _: at < steps).map(lambda _, batch: batch)
@@ -163,7 +163,7 @@ class _Stream:
         self._news.close(cancel_pending_enqueues=True)
 
     def epochs(self) -> tf.data.Dataset:
-        """Return a one-element dataset: a new epoch's number. Deleting its iterator tells rank 0 of the epoch's end."""
+        """Return a new epoch's number as a dataset. If its iterator is deleted, rank 0 is told that the epoch ended."""
 
         @tf.function(input_signature=[])
         def begin() -> tf.Tensor:

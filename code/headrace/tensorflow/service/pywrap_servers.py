@@ -76,7 +76,7 @@ def _load() -> tuple[Any, Any]:
             _enter_packages()
         return importlib.import_module(_LIBRARY), importlib.import_module(_CONFIGS)
     except (ImportError, AttributeError) as error:
-        print(f"importing all of TensorFlow; importing only its servers failed: {error}", file=sys.stderr, flush=True)
+        print(f"importing all of TensorFlow, because importing a part failed: {error}", file=sys.stderr, flush=True)
         for name in [name for name in sys.modules if name == "tensorflow" or name.startswith("tensorflow.")]:
             del sys.modules[name]
         return importlib.import_module(_LIBRARY), importlib.import_module(_CONFIGS)

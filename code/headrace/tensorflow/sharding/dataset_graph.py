@@ -185,7 +185,7 @@ class DatasetGraph:
         return tf.data.experimental.from_variant(variant, node.specs if spec is None else spec)
 
     def spliced(self, new: Mapping[Node, tf.data.Dataset]) -> tf.data.Dataset:
-        """Return the whole dataset, in which the transformations in `new` are replaced by the datasets given there."""
+        """Replace transformations (the keys of `new`) by datasets (the values of `new`). Return the whole dataset."""
         return self.dataset(self.sink, new, spec=self._spec)
 
     @cached_property

@@ -24,9 +24,9 @@ from headrace.tensorflow.sharding.shuffle_order import Shuffle
 ORDERS = 16
 """Number of different orders that a shuffled dataset can have. After this many passes, the orders repeat."""
 FEW_ORDERS = 4
-"""Minimum number of orders for a finite dataset. If `ORDERS_BYTES` allows fewer, none is made, and workers shuffle."""
+"""Minimum number of orders for a finite dataset. If `ORDERS_BYTES` allows fewer, workers shuffle their own elements."""
 ORDERS_BYTES = 256 << 20
-"""Largest total size, in bytes, of a dataset's graphs. The dispatcher gets one or more graphs for each order."""
+"""Limit on the total size of a dataset's graphs, in bytes. The dispatcher gets at least one graph for each order."""
 
 
 def orders_of(graph: DatasetGraph, shuffles: Collection[Shuffle], parts: int = 1) -> list[int]:
@@ -35,7 +35,7 @@ def orders_of(graph: DatasetGraph, shuffles: Collection[Shuffle], parts: int = 1
     Each pass uses the next order. The list is empty if there are no shuffles, or if the workers shuffle.
 
     Args:
-        parts: number of datasets that the dispatcher gets for each order: 1, or one for each rank's share.
+        parts: number of datasets that the dispatcher gets for each order. It is 1, or the number of ranks.
     """
     if not shuffles:
         return []

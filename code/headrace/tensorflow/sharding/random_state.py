@@ -74,7 +74,7 @@ def _is_seed_of_keras(variable: Any) -> bool:
 
 
 def _written(node: Node) -> Iterator[tuple[str, str]]:
-    """Yield (operation type, variable or table) for each write in a node's functions. An unknown name is ''."""
+    """Yield a pair for each write in a node's functions: operation type, and variable or table ('' if unknown)."""
     for name, function in graphdef.functions(node.definition).items():
         names = [node.graph.behind(each).name for each in graphdef.captured(node.definition, name)]
         yield from written_by(node.graph.functions, function, names, ())
@@ -83,7 +83,7 @@ def _written(node: Node) -> Iterator[tuple[str, str]]:
 def written_by(
     functions: Mapping[str, Any], name: str, captured: Sequence[str], above: tuple[str, ...]
 ) -> Iterator[tuple[str, str]]:
-    """Yield (operation type, variable or table) for each write in a function and its callees. An unknown name is ''.
+    """Yield a pair for each write in a function and its callees: operation type, and variable or table ('' if unknown).
 
     Args:
         functions: protocol buffers of functions, by name.

@@ -119,12 +119,12 @@ def _elements_of_a_batch(sink: Node, listing: Node) -> int:
 
 
 def dealt(records: tf.data.Dataset, ranks: int, rank: int, listing: int = 0) -> tf.data.Dataset:
-    """Return a rank's records. Successive records form groups, with one record for each rank.
+    """Return a rank's records: one from each group of `ranks` successive records.
 
-    A rank's position differs between groups. Otherwise, if files or classes alternate, a rank might miss some of them.
+    The rank's position in a group varies. At a fixed position, a rank might miss files or classes that alternate.
 
     Args:
-        listing: number of this dataset, if there are several datasets. Their first records go to different ranks.
+        listing: index of this dataset among several datasets. The index decides which rank gets the first record.
     """
 
     def is_ours(number: tf.Tensor, _: Any) -> tf.Tensor:

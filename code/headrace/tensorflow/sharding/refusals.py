@@ -32,7 +32,7 @@ SKIPPED_BYTES = 64 << 20
 MUCH_PADDING = 0.1
 """The largest share of a pass's batches that may be repeated without a warning."""
 _MIXED = "tf.gather(x, tf.random.shuffle(tf.range(tf.shape(x)[0])))"
-"""Code that messages suggest for MixUp and CutMix: a shuffled batch, in place of a second dataset."""
+"""Code that messages suggest for MixUp and CutMix. It shuffles a batch `x`, so that no second dataset is needed."""
 _COSTLY_OP = re.compile(r"Decode(Jpeg|Png|Image|Bmp|Gif|AndCrop)|Resize|Conv|ImageProjective|CropAndResize|ReadFile")
 
 _results: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -98,8 +98,8 @@ def refuse_python(graph: DatasetGraph) -> None:
         resources = (each for each in map(graph.behind, edges) if each.op == "Const")
         if any(each.attr["dtype"].type == tf.resource.as_datatype_enum for each in resources):
             raise InputError(
-                f"{node.place}: its function uses an object that exists only in this process. Instead of a "
-                "DenseHashTable, use a StaticHashTable or MutableHashTable. Instead of an iterator, zip the datasets"
+                f"{node.place}: its function uses an object that exists only in this process. Use a StaticHashTable "
+                "or MutableHashTable, not a DenseHashTable. Do not read an iterator: zip its dataset with this one"
             )
         name = next((PYTHON_OPS[op] for op in (node.definition.op, *sorted(node.function_ops)) if op in PYTHON_OPS), "")
         if name:

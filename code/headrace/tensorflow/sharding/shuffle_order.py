@@ -21,7 +21,7 @@ from headrace.tensorflow.sharding.sources import dataset_of, is_rows, tensors_of
 
 _MANY = 1 << 62
 _ROUNDS = 8
-"""Rounds of `RandomIndexShuffle`. With TensorFlow's default of 4, old and new positions of 1,000 elements correlate."""
+"""Number of rounds of `RandomIndexShuffle`. TensorFlow's default, 4, does not shuffle 1,000 elements well enough."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Shuffle:
         return self.repeat is not None and int(self.repeat.value("count")) < 0
 
     def order(self, elements: int, number: int = 0) -> Order:
-        """Return an `Order` to replace this shuffle. `elements` is the listing's size. `number` chooses the order."""
+        """Return an `Order` to replace this shuffle of `elements` elements. `number` selects one of many orders."""
         buffer = int(self.node.value("buffer_size"))
         repetitions = INFINITE if self.is_endless else int(self.repeat.value("count")) if self.repeat else 1
         # A buffer of -1 is as large as the dataset.

@@ -65,7 +65,7 @@ def is_addressable(node: Node) -> bool:
 
 
 def _has_cut(node: Node) -> bool:
-    """Return whether `_CUTS` has a function that makes a block (successive elements) of the transformation's output."""
+    """Return whether a function in `_CUTS` can make a block (a range of successive elements) of the dataset `node`."""
     return node.op in _CUTS and (node.op not in ("RepeatDataset", "ConcatenateDataset") or node.inputs[0].size > 0)
 
 

@@ -63,7 +63,7 @@ def tensors_of(node: Node) -> list[tf.Tensor]:
 
 
 def dataset_of(node: Node, tensors: list[tf.Tensor]) -> tf.Tensor:
-    """Return a copy of the dataset `node`, as a variant tensor, that reads its rows from `tensors`."""
+    """Copy the dataset `node`, but take the rows from `tensors`. Return the copy as a variant tensor."""
     return tf.raw_ops.TensorSliceDataset(components=tensors, output_shapes=[spec.shape for spec in node.specs])
 
 
@@ -123,7 +123,7 @@ def bytes_read(listing: Node) -> int:
 
 
 def records_from(records: Records, first: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return a dataset (variant tensor) that begins at or before record `first`, and how many records to skip.
+    """Return a variant dataset that begins at record `first` or earlier, and the number of records before `first`.
 
     Args:
         count: number of records that the caller wants, from `first` on.

@@ -25,9 +25,9 @@ from headrace.tensorflow.sharding.slicing import Piece, in_blocks
 from headrace.tensorflow.sharding.split_points import Source, find_sources, is_endless
 
 FEW_FILES = 4
-"""Minimum number of files per rank. With fewer files and no workers, a rank reads all files and keeps its records."""
+"""Minimum number of files per rank, without workers. With fewer, a rank reads all, but keeps a share of the records."""
 WORKER_AHEAD = 2
-"""Batches that a worker makes ahead of requests, since it may not get a processor when a request comes."""
+"""Number of batches that a worker makes ahead of requests, since it may not get a processor when a request comes."""
 _SPLIT_BY_TENSORFLOW = ("RangeDataset", "TensorSliceDataset")
 """Sources that tf.data service itself splits among workers, element by element."""
 _FORGETTING = ("InterleaveDataset", "GroupByWindowDataset")
@@ -119,7 +119,7 @@ def on_this_rank(dataset: tf.data.Dataset, how: Distribution, stream: str) -> tf
 
 
 def of_this_rank(dataset: tf.data.Dataset, uneven: str, stream: str) -> tf.data.Dataset:
-    """Return this rank's part of a dataset, which the rank makes by itself.
+    """Return this rank's part of a dataset. This rank, not a worker, makes the part.
 
     Raises:
         InputError: ranks cannot make the dataset in parts.
@@ -170,7 +170,7 @@ def _replaced(sources: list[Source]) -> dict[Node, Shuffle]:
 def _in_order(
     graph: DatasetGraph, sources: list[Source], shuffles: Mapping[Node, Shuffle], order: int, share: Share | None
 ) -> tf.data.Dataset:
-    """Return a dataset that reads sources in blocks. `shuffles` become fixed random orders, with the seed `order`."""
+    """Return a dataset that reads its sources in blocks. `order` chooses the random orders that replace `shuffles`."""
     new: dict[Node, tf.data.Dataset] = {}
     for source in sources:
         blocks = tf.data.Dataset.range(share.pieces() if share else source.blocks)
@@ -191,10 +191,10 @@ def _in_order(
 
 
 def _keep_splits(graph: DatasetGraph, new: dict[Node, tf.data.Dataset], sources: Collection[Node]) -> None:
-    """Append an empty dataset to the input of each sequential interleave or group_by_window: workers then split it.
+    """Append an empty dataset to the input of each sequential interleave or group_by_window.
 
-    Otherwise, in `files.shuffle(n).interleave(…)`, every worker would read all `files`. The shuffle opens them at the
-    first read, when tf.data gives no splits any more. `repeat` is like `shuffle`. See docs/tensorflow-lost-splits.md.
+    Without the empty dataset, workers would not split an input that comes from `shuffle` or `repeat`. For example, each
+    worker would read all files in `files.shuffle(n).interleave(…)`. The cause is in docs/tensorflow-lost-splits.md.
     """
     for node in reversed(list(graph.sink.subtree(sources))):
         if node.op in _FORGETTING and node.inputs[0] not in new:
@@ -213,7 +213,7 @@ def _part(number: int, source: Source) -> tuple[Node, tf.data.Dataset]:
             "write data.distribute(…, shared=False)"
         )
     if whole and source.elements != INFINITE and source.elements < FEW_FILES * ranks:
-        # Too few files for a fair share: every rank reads them all and keeps its records.
+        # Too few files for a fair share: every rank reads them all, but keeps only its share of the records.
         reason = next(filter(None, map(disorder, whole.subtree())), "")
         if not reason:
             return whole, dealt(node.graph.dataset(whole, ordered=True), ranks, rank, number)

@@ -26,14 +26,14 @@ from headrace.tensorflow.sharding.slicing import is_addressable
 from headrace.tensorflow.sharding.sources import array_rows, is_arrays, records_of
 
 BLOCKS = 64
-"""Minimum number of blocks if an addressable dataset has 64 batches or more. Fast workers can then make more blocks."""
+"""Minimum number of blocks for an addressable dataset of 64 batches or more, so that fast workers can do more."""
 MAX_BLOCK = 256
 """Limit on elements in a block if elements may be large. Text counts as large, since it may name large files."""
 MAX_SMALL_BLOCK = 2048
 """Limit on elements in a block if elements are small. Such a block also has at most `MAX_SMALL_BLOCK_BYTES`."""
 MAX_SMALL_BLOCK_BYTES = 8 << 20
 SKIPPING_BLOCKS = 32
-"""Limit on the number of blocks if workers cannot jump to a block. They make all earlier elements and skip them."""
+"""Limit on the number of blocks if a worker must make all earlier elements to reach a block."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def find_sources(graph: DatasetGraph, one_block_a_batch: bool = False) -> list[S
 
 
 def as_listing(graph: DatasetGraph, block: int) -> tuple[int, int]:
-    """Return the number of elements in a dataset and in a block. `SKIPPING_BLOCKS` may make blocks larger than `block`.
+    """Return the dataset's size and the block size, in elements. `SKIPPING_BLOCKS` may raise the block size.
 
     Raises:
         InputError: the dataset is endless or has no fixed order. Also raised if workers would make costly elements,
@@ -119,13 +119,13 @@ def _ends(node: Node, above: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
             "Write tf.data.Dataset.range(n).map(…), and call tf.random.stateless_uniform in the map",
         )
     else:
-        instead = "Write a dataset of files or tensors, or Dataset.range, instead"
+        instead = "Write a pipeline that begins with a dataset of files or tensors, or with Dataset.range"
         if node.op in ("LoadDataset", "SnapshotDataset"):
             instead = "Write the data to TFRecords, and read these (tf.data.TFRecordDataset) instead"
         elif node.inputs:
             instead = (
-                "Write other transformations (for example, shuffle and repeat instead of shuffle_and_repeat), or call "
-                "this transformation after data.distribute"
+                "Write the pipeline with other transformations (for example, shuffle and repeat instead of "
+                "shuffle_and_repeat), or call this transformation after data.distribute"
             )
         raise refusal(node, "headrace cannot split this transformation's output among workers or ranks", instead)
 
@@ -174,8 +174,8 @@ def _batch_above(above: Sequence[Node]) -> tuple[int, Node | None, tuple[Node, .
     """Return the batch size (0: no batch), the expanding node (or None), and the dropping nodes.
 
     The expanding node is the first `interleave` or similar before any batch. A dropping node drops an incomplete batch
-    on every worker or rank. A `batch` is no dropping node if only one-to-one transformations (`map`, …) come before it:
-    only the last block then has an incomplete batch, which plain tf.data would drop too.
+    on every worker or rank. A `batch` is not a dropping node if all earlier transformations are one-to-one (`map`, …).
+    In this case, only the last block has an incomplete batch. Plain tf.data would drop this batch too.
     """
     size, exact, expanding, known, dropping = 0, True, None, True, []
     for node in reversed(above):
@@ -184,7 +184,7 @@ def _batch_above(above: Sequence[Node]) -> tuple[int, Node | None, tuple[Node, .
                 node,
                 "its function turns some elements into endless datasets. A worker or rank that gets one of these "
                 "might never come to other elements",
-                "Write dataset.repeat() before this transformation, and no endless .repeat() in its function",
+                "Write dataset.repeat() before this transformation, and remove the endless .repeat() from the function",
             )
         whole = exact and node.op in dataset_ops.BATCHES
         if not whole and _drops_remainder(node) and not is_endless(node.inputs[0]):

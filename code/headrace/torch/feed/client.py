@@ -248,7 +248,7 @@ def wait_until_known(servers: Sequence[str], secret: str, hello: Mapping[str, An
         if is_coming:
             heard = time.monotonic()
             liveness.note_progress()
-            script.print_once("data hosts run the script up to the next loader; waiting for them")
+            script.print_once("waiting for data hosts: they have not reached this loader in the script yet")
         time.sleep(pause_s)
         pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
     problem = "; ".join(filter(None, problems))

@@ -54,7 +54,7 @@ SEQUENCES = (list, tuple, set, frozenset, torch.Size)
 MAPPINGS = (dict, UserDict)
 """Base classes of mappings that can be sent, such as OrderedDict and Hugging Face's BatchEncoding."""
 DEFAULTS = {each.__name__: each for each in (list, dict, set, int, float, str, bool, tuple)}
-"""Types by name. A batch's defaultdict arrives as a dict unless its `default_factory` is one of these types."""
+"""Factories that a batch's defaultdict may have, by name. With another `default_factory`, a plain dict arrives."""
 _UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, RuntimeError, ArithmeticError, SyntaxError)
 Buffers = list[memoryview]
 

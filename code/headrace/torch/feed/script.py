@@ -32,7 +32,7 @@ OTHER_PROCESS = (
 _APART = 1_000_003  # odd, so that seeds differ in the lowest 32 bits, which are all that torch uses
 """The default seed of loader n is n × this value. Each epoch adds 1 to a seed, so loaders' seeds must be far apart."""
 _OWN_NUMBERS = 1 << 20
-"""Value added to a loader's number if `shard_by_rank=False`, so that no other loader has the same default seed."""
+"""Offset added to the number of a loader that ranks do not share. The number decides the loader's default seed."""
 
 
 @dataclass
@@ -125,8 +125,8 @@ def register(loader: Any, shared: bool, name: str) -> Place:
 def batch_asked_for() -> None:
     """Record that the script requests a batch. A feed server pauses the script here, and serves the script's loaders.
 
-    The pause ends when a rank asks for a loader that the script has not made yet. The script then runs on, and this
-    process makes the batches that the script takes. The script pauses again when it next calls `iter` on a loader.
+    The pause ends when a rank asks for a loader that the script has not made yet. The script then continues, with
+    batches that this process makes itself. The script pauses again when it next calls `iter` on a loader.
     """
     process.begun = True
     if process.server is not None:
@@ -163,7 +163,7 @@ def run_until_first_batch(script: str, arguments: Sequence[str], server: Any, pr
 
     Args:
         server: a `feed.server.FeedServer`.
-        processors: number of worker processes that a loader uses on this feed server if its `num_workers` is 0.
+        processors: number of worker processes on this feed server for a loader with `num_workers=0`.
 
     Raises:
         InputError, SetupError: the script ended before its first batch.

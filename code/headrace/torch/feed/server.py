@@ -91,7 +91,7 @@ class FeedServer:
             time.sleep(LOOK_EVERY_S)
         self._pool.at_rest.clear()
         wanted = ", ".join(self._wanted - loaders.keys())
-        print(f"a rank asks for loader {wanted}, which the script has not made yet: the script continues", flush=True)
+        print(f"this host's script continues, since a rank asks for loader {wanted}, which is not made yet", flush=True)
 
     def serve_for_good(self) -> NoReturn:
         """Serve the loaders that the script has made so far. The script does not continue."""

@@ -148,7 +148,7 @@ class Worker:
         connection.close()
 
     def _make_shard(self, connection: socket.socket, loader: Any, readable: selectors.BaseSelector) -> None:
-        """Make one shard, in a forked process, until the rank disconnects."""
+        """Serve one shard to a rank, in a forked process, until the rank disconnects."""
         try:
             die_with_parent()
             for each in list(readable.get_map().values()):  # other ranks' connections, and the mailbox
@@ -191,7 +191,7 @@ class Worker:
             self._making, client.makes = None, False
 
     def _fetcher(self, client: _Client) -> MapFetcher | IterableFetcher:
-        """Return the loader's fetcher. Each stream client has its own fetcher, which keeps its place in the shard."""
+        """Return the loader's fetcher. For a stream, each client has a fetcher, which keeps its place in the shard."""
         loader = client.loader
         if loader.is_stream:
             client.fetcher = client.fetcher or loader.fetcher()

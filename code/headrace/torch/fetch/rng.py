@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset
 
-# Values of `sample_seed`'s `place` for all draws except those of map-style datasets' samples, whose `place` is small.
+# Values of the argument `place` of `sample_seed`. They are larger than any sample's place in its batch.
 COLLATE = 1 << 40
 SAMPLER = 1 << 41
 WORKER = 1 << 42
@@ -44,8 +44,8 @@ def sample_seed(seed: int, epoch: int, position: int, place: int = 0) -> int:
 
     Args:
         position: the sample's position in the epoch. With a batch sampler, the position of the sample's batch.
-        place: a sample's place in its batch if a batch sampler makes the batch, or else 0. For draws outside of a
-            map-style dataset's samples, give a constant such as `COLLATE`.
+        place: for a sample of a map-style dataset, the place in its batch if a batch sampler makes the batch, else 0.
+            For all other draws, a constant such as `COLLATE`.
     """
     mixed = seed & _MASK
     for number in (epoch, position, place):

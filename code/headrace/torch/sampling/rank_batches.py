@@ -35,7 +35,7 @@ class EpochPlan:
         rank, world: this rank, and the number of ranks.
         start: the first position that has not been trained on.
         drop_last: leave out the last positions if they are too few for a full step of all ranks. If false, the last
-            step is smaller. Up to `world − 1` positions from the epoch's start repeat, so ranks take the same number.
+            step is smaller, and up to `world − 1` ranks fill it up with one of the epoch's first positions.
         drop_uneven: keep the smaller last step, but leave out up to `world − 1` positions instead of repeating some.
         of_batches: whether `order` has a list of indices for each position.
         seed, number: the seed of random draws, and the epoch's number.
@@ -123,7 +123,7 @@ class Planner:
         return self._given and not self.dealt
 
     def sampler_epoch(self) -> int:
-        """Return the epoch set on a DistributedSampler; 0 for other samplers."""
+        """Return the epoch number of a DistributedSampler, and 0 for other samplers."""
         return int(self._loader.sampler.epoch) if self.dealt else 0
 
     def steps(self) -> int:
@@ -143,7 +143,7 @@ class Planner:
         return self._plan(self._order(epoch), start, seed, epoch)
 
     def _order(self, epoch: int) -> Sequence[Any]:
-        """Return the sample index for each position in the epoch. With a batch sampler: a list of indices for each."""
+        """Return the sample index at each position; with a batch sampler, the list of indices at each position."""
         loader, sampler, dealt = self._loader, self._sampler, self.dealt
         if self.own:
             seed = sample_seed(loader.seed, epoch, 0, SAMPLER)

@@ -118,7 +118,7 @@ class _Drawing:
         return taken
 
     def _plain(self, drawn: Any) -> Any:
-        """Copy an index or batch: samplers may reuse lists. Raises `InputError` for other types and empty batches."""
+        """Copy an index or batch, since samplers may reuse a list. Raises `InputError` if it is neither, or empty."""
         if type(drawn) is int and not self._of_batches:
             return drawn
         try:
@@ -129,7 +129,7 @@ class _Drawing:
                 "of numbers and strings"
             ) from None
         if self._of_batches and not plain:
-            raise InputError(f"{self._name} yields a batch without samples: leave it out")
+            raise InputError(f"{self._name} yields a batch without samples: have the sampler skip such batches")
         return plain
 
 

@@ -1,7 +1,7 @@
-"""A data transfer protocol for tf.data service, which sends batches from worker to trainer over plain TCP, not gRPC.
+"""A data transfer protocol for tf.data service. It sends batches from workers to trainers over plain TCP, not gRPC.
 
-`transfer.cc` is built once for the installed TensorFlow: by `make setup`, in the container image, or else by the first
-process that needs it. Workers and ranks load the library. If it cannot be built, gRPC carries the batches.
+`make setup` and docker/Dockerfile build `transfer.cc` for the installed TensorFlow. Without these, the first process
+that needs the library builds it. Workers and ranks load the library. If the build fails, gRPC carries the batches.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def tensorflow_dir() -> Path:
 
 
 def tensorflow_version() -> str:
-    """Return the installed TensorFlow's version. Raise `SetupError` if the library does not support it."""
+    """Return the installed TensorFlow's version. Raise `SetupError` if `transfer.cc` does not support this version."""
     for name in ("tensorflow", "tensorflow-cpu"):
         with contextlib.suppress(PackageNotFoundError):
             found = version(name).partition("+")[0]

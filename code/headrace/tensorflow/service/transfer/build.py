@@ -132,7 +132,7 @@ def _compiler(library: Path) -> list[str]:
 
 
 def compile_flags() -> list[str]:
-    """Return the flags that g++ needs for this TensorFlow. Raise `SetupError` if the library does not support it."""
+    """Return the flags of g++. Raise `SetupError` if `transfer.cc` does not support the installed TensorFlow."""
     tensorflow = tensorflow_dir()
     include = tensorflow / "include"
     # At run time: the TensorFlow beside the library, or else the one installed here.

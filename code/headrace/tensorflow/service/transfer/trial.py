@@ -13,8 +13,7 @@ from headrace.cluster.addresses import free_ports
 from headrace.tensorflow.service.transfer import PROTOCOL, batches_received
 
 ELEMENTS, TRIES = 5, 3
-"""Batches per try, and limit on the number of tries. On a busy machine, connecting can take over a second.
-Then TensorFlow uses gRPC, and a new try follows."""
+"""Batches per try, and limit on tries. TensorFlow falls back to gRPC in a try if connecting takes over a second."""
 
 SERVERS = """
 import ctypes, pathlib, sys
