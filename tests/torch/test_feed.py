@@ -58,7 +58,7 @@ def test_any_servers_ranks_and_sizes_give_each_sample_once_in_the_promised_order
     size, batch = data.draw(st.integers(1, 60), "samples"), data.draw(st.integers(1, 9), "batch size")
     world, drop_last = data.draw(st.integers(1, 6), "ranks"), data.draw(st.booleans(), "drop_last")
     processes = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=3), "servers' processes")
-    kill_at = data.draw(st.integers(0, 20), "killed after so many batches")
+    kill_at = data.draw(st.integers(0, 20), "batches before a kill")
     options = {"shuffle": True, "drop_last": drop_last, "seed": data.draw(st.integers(0, 5))}
     addresses = [feeds.serve(number, Draws(size), batch, **options) for number in processes]
     started = feeds.servers[-len(addresses) :]

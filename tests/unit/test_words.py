@@ -19,6 +19,7 @@ INSTEAD = {
     r"utils|helpers?|misc(?!,)|(?<!context )manager": "say what it holds",
     r"master(?!=)|slave": "leader",
     r"whilst|hence|thereof|therein|henceforth|notwithstanding": "a plainer word",
+    r"anew|so many(?! that)": "again; this many",
     r"simply|obviously|of course|just works": "leave it out",
 }
 TEXTS = sorted(

@@ -50,7 +50,7 @@ def rows_of(elements=ELEMENTS):
 traces, taken = [], tf.Variable(tf.zeros([ELEMENTS], tf.int32))
 train = data.distribute(rows_of())
 steps = -(-len(rows_of()) // hvd.size())
-assert len(train) == steps, "Keras, and whoever asks, is told how many batches this rank has"
+assert len(train) == steps, "len() returns the number of batches that this rank has"
 for given in (None, len(train)):
     traces.clear()
     taken.assign(tf.zeros_like(taken))

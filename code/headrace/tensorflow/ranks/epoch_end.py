@@ -163,7 +163,7 @@ class _Stream:
         self._news.close(cancel_pending_enqueues=True)
 
     def epochs(self) -> tf.data.Dataset:
-        """Return a new epoch's number as a dataset. If its iterator is deleted, rank 0 is told that the epoch ended."""
+        """Return a new epoch's number as a dataset. Deleting its iterator tells rank 0 that the epoch ended."""
 
         @tf.function(input_signature=[])
         def begin() -> tf.Tensor:

@@ -11,7 +11,7 @@ from headrace.tensorflow.sharding.dataset_graph import Node
 _DECIDING = ("FilterDataset", "UniqueDataset", "TakeWhileDataset", "ScanDataset", "GroupByWindowDataset",
              "DirectedInterleaveDataset", *dataset_ops.EXPANDING)  # fmt: skip
 """Transformations in which the values of elements decide which element comes next."""
-ANEW = "the random numbers differ in each pass"
+CHANGING = "the random numbers differ in each pass"
 RANDOM = "random numbers decide which element comes next"
 _RANDOM_OP = re.compile(r"^(?!Stateless).*(Random|Rng|TruncatedNormal|Multinomial|StatefulUniform|StatefulStandard)")
 
@@ -24,7 +24,7 @@ def disorder(node: Node) -> str:
         return "" if node.value("seed") or node.value("seed2") else "elements are shuffled without a seed"
     if node.op == "RandomDataset":
         again = node.definition.op == "RandomDataset"  # version 2 may draw other numbers in each pass
-        return "" if again and has_seed(node) else ANEW
+        return "" if again and has_seed(node) else CHANGING
     if _is_loose(node):
         return "the elements' order is not deterministic"
     if node.op in dataset_ops.EXPANDING and any(op.startswith("ShuffleDataset") for op in node.function_ops):

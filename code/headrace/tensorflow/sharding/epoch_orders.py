@@ -40,11 +40,11 @@ def orders_of(graph: DatasetGraph, shuffles: Collection[Shuffle], parts: int = 1
     if not shuffles:
         return []
     orders = 1
-    anew = [each for each in shuffles if each.node.definition.attr["reshuffle_each_iteration"].b]
-    if anew:
+    reshuffled = [each for each in shuffles if each.node.definition.attr["reshuffle_each_iteration"].b]
+    if reshuffled:
         orders = min(ORDERS, ORDERS_BYTES // max(graph.definition.ByteSize() * parts, 1))
         if orders < FEW_ORDERS:
-            if not all(each.is_endless for each in anew):
+            if not all(each.is_endless for each in reshuffled):
                 return []
             orders = 1  # enough: an endless dataset has few passes, and each repetition has its own order
     seeds = [int(each.node.value(name)) for each in shuffles for name in ("seed", "seed2")]

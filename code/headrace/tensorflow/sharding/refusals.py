@@ -15,7 +15,7 @@ from headrace.tensorflow.options import Distribution
 from headrace.tensorflow.ranks import collectives
 from headrace.tensorflow.sharding import graphdef
 from headrace.tensorflow.sharding.dataset_graph import INFINITE, DatasetGraph, Node, users_line
-from headrace.tensorflow.sharding.determinism import ANEW, RANDOM, disorder
+from headrace.tensorflow.sharding.determinism import CHANGING, RANDOM, disorder
 from headrace.tensorflow.sharding.sources import bytes_read
 
 PYTHON_OPS = {
@@ -229,7 +229,7 @@ def _warn(text: str) -> None:
 
 
 def _order_advice(listing: Node, reason: str) -> str:
-    if reason == ANEW:
+    if reason == CHANGING:
         own = "or tf.random.stateless_uniform in a map, with the element's number as seed"
         return f"Write Dataset.random(seed=…), sample_from_datasets(…, seed=…), {own}"
     if reason == RANDOM:
