@@ -1,6 +1,7 @@
-"""Each pass and repetition of a shuffled dataset has a new order. A slow worker leaves elements to faster workers."""
+"""Each pass and repetition of a shuffled dataset has a new order. A slow worker leaves elements to the others."""
 
 import itertools
+import signal
 from collections import Counter
 
 import keras
@@ -15,6 +16,7 @@ from headrace.tensorflow.sharding.split_points import find_sources
 from tests.integration.service import service
 
 ELEMENTS, BATCH = 1000, 10
+MANY = 4_000  # far more than workers and readers keep ready
 IMAGE = tf.reshape(tf.range(64.0), [8, 8, 1])
 Data = tf.data.Dataset
 _names = itertools.count()
@@ -109,26 +111,33 @@ def test_a_seed_says_the_orders_and_one_order_can_be_asked_for(served):
     assert one_pass(fixed) == one_pass(fixed) != sorted(one_pass(fixed))
 
 
-def test_a_slow_worker_makes_as_many_elements_as_it_has_time_for(tmp_path, use):
+def test_a_worker_that_stands_still_leaves_elements_to_the_other(tmp_path, use):
     def make(number):
         environ = tf.io.read_file("/proc/self/environ")
-        slow = tf.strings.regex_full_match(environ, r"(.|\n)*SLOW=100-times(.|\n)*")
-        times = tf.where(slow, 100, 1)
-        some = tf.random.stateless_uniform([20_000], [0, 0])
-        made = tf.while_loop(lambda n, _: n < times, lambda n, x: (n + 1, tf.sin(x)), (0, some))[1]
-        return number, tf.cast(slow, tf.int64) + tf.cast(tf.reduce_sum(made) * 0, tf.int64)
+        return number, tf.strings.regex_full_match(environ, r"(.|\n)*STOPPED=sometimes(.|\n)*")
+
+    def received(batches):
+        return [tuple(map(int, pair)) for numbers, second in batches for pair in zip(numbers, second, strict=True)]
 
     with service(tmp_path / "work", 1) as running:
-        running.add_worker(SLOW="100-times")
+        running.add_worker(STOPPED="sometimes")
         running.wait_for_workers()
         use(running.address)
-        stream = distributed(Data.range(ELEMENTS).shuffle(ELEMENTS).map(make))
-        of_slow = []
+        stream = distributed(Data.range(MANY).shuffle(MANY).map(make))
         for _ in range(3):
-            made = [tuple(map(int, pair)) for numbers, slow in stream for pair in zip(numbers, slow, strict=True)]
-            assert sorted(number for number, _ in made) == list(range(ELEMENTS))
-            of_slow.append(Counter(slow for _, slow in made)[1])
-        assert min(of_slow) < 0.4 * ELEMENTS  # an equal share would be half; this machine may stop the fast one
+            batches = iter(stream)
+            made = []
+            while {second for _, second in made} != {0, 1}:
+                made += received([next(batches)])
+            running.workers[1].send_signal(signal.SIGSTOP)
+            try:
+                # An equal share would be half of the elements.
+                while Counter(second for _, second in made)[0] < 0.7 * MANY:
+                    made += received([next(batches)])
+            finally:
+                running.workers[1].send_signal(signal.SIGCONT)
+            made += received(batches)
+            assert sorted(number for number, _ in made) == list(range(MANY))
 
 
 REPEATED = {
