@@ -78,15 +78,13 @@ class InstanceTable:
             name, _, price = text.partition("=")
             try:
                 usd = float(price)
-                if not 0 <= usd < float("inf"):
-                    raise ValueError
+                types[name] = replace(types[name], usd_per_hour=usd)
+            except KeyError:
+                raise InputError(f"--price: the table lacks {name!r}; give another with --prices") from None
             except ValueError:
                 raise InputError(
                     f"--price {text!r} is not of the form TYPE=USD_PER_HOUR, such as ml.c5.18xlarge=3.67"
                 ) from None
-            if name not in types:
-                raise InputError(f"--price: the table has no {name!r}; use --prices to give a table that has it")
-            types[name] = replace(types[name], usd_per_hour=usd)
         return replace(self, types=types, dated=self.dated + (f", but --price {', '.join(given)}" if given else ""))
 
 

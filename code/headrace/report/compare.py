@@ -34,7 +34,7 @@ def compare_rows(summaries: Sequence[Summary], prices: Sequence[Price | None] = 
         ("step time, median", [_median(summary) for summary in summaries]),
         ("ideal step time", [_ideal(summary) for summary in summaries]),
         ("waiting for data", [_cell(waited_share(summary), "{:.0%}") for summary in summaries]),
-        ("limited by", [limit(summary) for summary in summaries]),
+        ("limited by", [limited_by(summary) or "-" for summary in summaries]),
         ("samples/s", _with_ratio([summary["samples_per_s"] for summary in summaries], alike)),
         ("training time", [_cell(summary["train_s"] or None, "{:.0f} s") for summary in summaries]),
         ("first step after", [_cell(summary["time_to_first_step_s"] or None, "{:.0f} s") for summary in summaries]),
@@ -53,11 +53,6 @@ def compare_rows(summaries: Sequence[Summary], prices: Sequence[Price | None] = 
     for host in dict.fromkeys(host for summary in summaries for host in summary["hosts"]):
         rows.append((f"CPU {host}", [_cpu(summary["hosts"].get(host)) for summary in summaries]))
     return rows
-
-
-def limit(summary: Summary) -> str:
-    """Return what limits a run's steps, such as waiting for batches; `-` if too little was measured."""
-    return "-" if waited_share(summary) is None else limited_by(summary) or "-"
 
 
 def _median(summary: Summary) -> str:

@@ -73,7 +73,10 @@ def measured(summary: Mapping[str, Any], table: InstanceTable, stands_for: Insta
     dnn = [host for host in hosts if host["group"] != DATA_GROUP]
     if not dnn or any(host["cpus"] < 1 for host in hosts):
         raise InputError(f"{summary['job_name']} does not say how many CPUs its hosts have; plan from another run")
-    kind = _type(dnn[0], summary, table, stands_for)
+    simulated = bool(summary.get("simulated"))
+    if stands_for and not simulated:
+        raise InputError(f"{summary['job_name']} was not simulated: leave out --as, which is for simulated runs")
+    kind = stands_for if simulated else table.get(dnn[0]["instance_type"])
     # A simulated host's processors stand for all vCPUs of its type, so CPU times are multiplied by the ratio.
     scale = kind.vcpus / dnn[0]["cpus"] if kind and stands_for else 1.0
     work, notes = _workload(summary, hosts, scale)
@@ -88,7 +91,7 @@ def measured(summary: Mapping[str, Any], table: InstanceTable, stands_for: Insta
     notes.append("vCPUs of all instance types are assumed to be as fast as those of this run's hosts")
     if kind:
         notes.append("network rates are those of the table; instances with up to 16 vCPUs reach them only for minutes")
-    elif summary.get("simulated"):
+    elif simulated:
         notes.append("hosts are assumed not to share processors; simulated hosts that share processors are slower")
     trainer = group_of(len(dnn), kind) if kind else Group(len(dnn), dnn[0]["cpus"], NO_LIMIT)
     has_data_hosts, least_step_s = len(dnn) < len(hosts), _least_step_s(work, trainer, summary, table)
@@ -96,7 +99,7 @@ def measured(summary: Mapping[str, Any], table: InstanceTable, stands_for: Insta
         work=work,
         trainer=trainer,
         trainer_type=kind,
-        trainer_type_name=kind.name if kind else "" if summary.get("simulated") else dnn[0]["instance_type"],
+        trainer_type_name=kind.name if kind else "" if simulated else dnn[0]["instance_type"],
         framework=summary["framework"],
         is_simulated=bool(summary.get("simulated")) and kind is None,
         has_service=summary["tf_data_mode"] == "service",
@@ -236,14 +239,3 @@ def _sample_bytes(summary: Mapping[str, Any]) -> float:
         return max(float(summary["sample_bytes"]), 0.0)
     of_a_rank = float(summary["global_batch_size"] / summary["world_size"])
     return _delivered(summary, "bytes_per_s") / batches_per_s / of_a_rank
-
-
-def _type(
-    host: Mapping[str, Any], summary: Mapping[str, Any], table: InstanceTable, stands_for: InstanceType | None
-) -> InstanceType | None:
-    """Return the dnn hosts' instance type, or the one that `--as` names; None if neither is known."""
-    if not stands_for:
-        return None if summary.get("simulated") else table.get(host["instance_type"])
-    if not summary.get("simulated"):
-        raise InputError(f"{summary['job_name']} was not simulated: leave out --as, which is for simulated runs")
-    return stands_for

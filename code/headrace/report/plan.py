@@ -225,7 +225,7 @@ def _parser() -> argparse.ArgumentParser:
         "--max_hours",
         type=float,
         metavar="H",
-        help="limit on the training's hours; the cheapest job within this time is chosen",
+        help="limit on the training's hours; the cheapest job within it (with --budget_usd: the fastest) is chosen",
     )
     parser.add_argument("--price", action="append", metavar="TYPE=USD", help="your price per hour of TYPE; repeatable")
     parser.add_argument("--prices", type=Path, metavar="CSV", help="your price table with the columns of instances.csv")

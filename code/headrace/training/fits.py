@@ -38,26 +38,19 @@ class Fit:
     def step_ms(self) -> float:
         return self.times.all.mean_ms()
 
-    def ideal_ms(self) -> float:
-        """Return the ideal step time in ms, or the median time of the latest steps if that is shorter; 0: not known."""
-        return self.times.ideal_ms(self.times.all)
-
-    def mean_ideal_ms(self) -> float:
-        """Return the mean ideal step time in milliseconds, including rare, slow callbacks; 0: not known."""
-        return self.times.mean_ideal_ms(self.times.all)
-
     def computing_ms(self) -> float:
         """Return the ms of a step without its waiting. If not known, return `mean_ideal_ms`, or else `step_ms`."""
-        return self.times.all.without_waiting_ms() or self.mean_ideal_ms() or self.step_ms()
+        return self.times.all.without_waiting_ms() or self.times.mean_ideal_ms() or self.step_ms()
 
 
 def together(fits: Sequence[Fit]) -> dict[str, Any]:
     """Return the trainer's report of all these trainings: sums of counts, and means of measurements over all steps."""
     fits = [fit for fit in fits if fit.steps] or fits[-1:]
-    with_ideal = [fit for fit in fits if fit.ideal_ms()]
+    with_ideal = [fit for fit in fits if fit.times.ideal_ms()]
     # "measured": on a batch in memory; "waits": estimated from the waits of steps.
     ideal_from = "measured" if all(fit.times.ideal.ms for fit in with_ideal) else "waits"
-    waits_for_nothing_ms, step_ms = _mean(Fit.mean_ideal_ms, with_ideal), _mean(Fit.step_ms, with_ideal)
+    waits_for_nothing_ms = _mean(lambda fit: fit.times.mean_ideal_ms(), with_ideal)
+    step_ms = _mean(Fit.step_ms, with_ideal)
     return {
         "train_s": round(sum(fit.train_s for fit in fits), 3),
         "epochs": sum(fit.epochs for fit in fits),
@@ -65,7 +58,7 @@ def together(fits: Sequence[Fit]) -> dict[str, Any]:
         "steps_per_epoch": max(fit.longest_epoch for fit in fits),
         "first_step_s": round(sum(fit.times.first_s for fit in fits), 3),
         "step_time_ms": spread_ms([fit.times for fit in fits]),
-        "ideal_step_time_ms": round(_mean(Fit.ideal_ms, with_ideal), 3),
+        "ideal_step_time_ms": round(_mean(lambda fit: fit.times.ideal_ms(), with_ideal), 3),
         "between_steps_ms": round(_mean(lambda fit: fit.times.all.between_ms(), fits), 3),
         "ideal_step_time_error_ms": round(_mean(lambda fit: fit.times.ideal.error_ms, with_ideal), 3),
         "ideal_step_from": ideal_from if with_ideal else "",

@@ -97,17 +97,19 @@ class StepTimes:
         """Seconds of the first step. With `steps_per_execution`: seconds of the first execution. 0: no step."""
         return self._first.step_s
 
-    def ideal_ms(self, of: Sums) -> float:
+    def ideal_ms(self, of: Sums | None = None) -> float:
         """Return the ideal step time in ms: `mean_ideal_ms`, or the median of the latest steps if that is shorter."""
         ideal_ms = self.mean_ideal_ms(of)
         return min(ideal_ms, _median_ms([step_s for step_s, _ in self._last])) if self._last else ideal_ms
 
-    def mean_ideal_ms(self, of: Sums) -> float:
+    def mean_ideal_ms(self, of: Sums | None = None) -> float:
         """Return the mean time of a step without waiting, in milliseconds. It includes rare, slow callbacks.
 
         Take the shorter of two times: the measured ideal step, and the latest steps' median without callbacks. Add the
-        mean time of callbacks. If no ideal step was measured, return the mean step time minus the waiting.
+        mean time of callbacks. If no ideal step was measured, return the mean step time minus the waiting. Means are of
+        the steps `of`, by default of all.
         """
+        of = of or self.all
         if not self.ideal.ms:
             return of.without_waiting_ms()
         own_ms = min(self.ideal.ms, _median_ms([own_s for _, own_s in self._last])) if self._last else self.ideal.ms

@@ -135,9 +135,12 @@ def _explain(spec: JobSpec, options: CloudOptions, table: InstanceTable) -> None
         _say(f"figures go to MLflow too, at {where}; hosts need mlflow-skinny: put it into your requirements.txt")
     if options.enable_network_isolation:
         _say("network isolation: nothing can be installed at the start; --image_uri must bring all that headrace needs")
-    if spec.tf_data_mode == "service" and options.sharded_channels:
+    if options.sharded_channels:
         own = FRAMEWORKS[spec.framework].without_sharing
-        _say(f"a sharded channel gives each host different files: use {own} for each dataset that reads it")
+        advice = f"use {own} for each dataset that reads it"
+        if spec.tf_data_mode == "service":
+            advice = f"workers need all files; submit with --tf_data_mode local, and {advice}"
+        _say(f"a sharded channel gives each host different files: {advice}")
     if not options.checkpoint_s3_uri:
         uri = checkpoint_uri(spec, options)
         _say(f"checkpoints go to the job's own {uri}; to continue from them, submit with --checkpoint_s3_uri {uri}")

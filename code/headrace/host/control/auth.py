@@ -55,10 +55,6 @@ def _text(record: dict[str, Any], name: str) -> str:
     value = record.get(name)
     if not isinstance(value, str) or not value:
         raise Refused(f"no {name}")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:  # half a surrogate pair, which JSON can express
-        raise Refused(f"{name} is not text") from error
     return value
 
 
@@ -74,8 +70,6 @@ class ServerAuth:
     def hello(self, message: bytes) -> bytes:
         """Return the reply to a hello: this server's nonce, and the proof that it holds the secret."""
         client_nonce = _text(decode(message), "nonce")
-        if len(client_nonce) > 4 * NONCE_BYTES:
-            raise Refused("overlong nonce")
         fresh = secrets.token_hex(NONCE_BYTES)
         server_nonce = f"{fresh}.{_mac(self._issuer, client_nonce, fresh)}"
         return encode(nonce=server_nonce, proof=_mac(self._secret, "server", self._host, client_nonce, server_nonce))
@@ -112,9 +106,7 @@ class _Seal:
         body = _text(record, "body")
         if not _matches(record.get("mac"), _mac(self.key, "reply", self.method, self.counter, body)):
             raise Refused("the reply is not authentic")
-        reply = json.loads(body)
-        if not isinstance(reply, dict):
-            raise Refused("the reply is not a JSON object")
+        reply: dict[str, Any] = json.loads(body)
         return reply
 
 
@@ -153,4 +145,4 @@ class ClientAuth:
 
 
 def _session_key(secret: bytes, host: str, client_nonce: str, server_nonce: str) -> bytes:
-    return hmac.new(secret, f"session|{host}|{client_nonce}|{server_nonce}".encode(), hashlib.sha256).digest()
+    return _mac(secret, "session", host, client_nonce, server_nonce).encode()
