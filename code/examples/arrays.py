@@ -1,4 +1,4 @@
-"""Train on arrays of any size in memory. Each host gets them once, as files; workers read them in blocks of rows."""
+"""Train on arrays that the script holds in memory. Each host gets them once, as files; workers read blocks of rows."""
 
 import headrace.tensorflow.horovod_keras as hvd
 import keras

@@ -189,8 +189,8 @@ sys.exit(main(sys.argv[1:]))
 
 
 def run_impatiently(tmp_path, launcher, for_s=3600):
-    """Run a job. A timeout of one second begins when the leader has ended or is the only host left. Hosts that still
-    run when the timeout ends are killed. `for_s` seconds after the start, the timeout is raised to 60 seconds."""
+    """Run a job. When the leader has ended or is the only host left, the other hosts, or the leader, are killed after
+    one second; after 60 seconds if the job has run for `for_s` seconds by then."""
     code = f"""
 import sys, threading
 sys.path.insert(0, {str(ROOT / "code")!r})

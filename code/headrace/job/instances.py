@@ -80,7 +80,7 @@ class InstanceTable:
                 usd = float(price)
                 types[name] = replace(types[name], usd_per_hour=usd)
             except KeyError:
-                raise InputError(f"--price: the table lacks {name!r}; give another with --prices") from None
+                raise InputError(f"--price: the table has no {name!r}; give a table with --prices") from None
             except ValueError:
                 raise InputError(
                     f"--price {text!r} is not of the form TYPE=USD_PER_HOUR, such as ml.c5.18xlarge=3.67"

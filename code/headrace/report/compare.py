@@ -1,4 +1,4 @@
-"""Compare runs side by side in a table, and say in a few sentences what data hosts gain."""
+"""Compare runs side by side in a table, and say in a few sentences how much faster data hosts make the training."""
 
 from __future__ import annotations
 

@@ -9,9 +9,9 @@ import numpy as np
 
 LEAST_STEPS, MANY_STEPS, MOST_STEPS = 2, 40, 400
 BUDGET_S = 1.0
-"""Seconds to spend on measuring steps of 10 ms or more, `MANY_STEPS` steps at most."""
+"""Seconds to spend on the measurement if a step takes 10 ms or more. At most `MANY_STEPS` steps are measured."""
 BUDGET_OF_SHORT_STEPS_S = 0.4
-"""Seconds to spend on measuring steps under 10 ms, `MOST_STEPS` at most. Brief speed changes distort shorter tests."""
+"""The same for shorter steps, at most `MOST_STEPS`. Brief changes of speed would distort a shorter measurement."""
 SETTLING = 0.25
 """Settling steps per measured step. They are not measured, because the first few dozen short steps are slower. Before
 them, two trial steps show how many steps to measure. To save time, a measurement of only two or three steps includes

@@ -1,6 +1,7 @@
 """A correct script. Its transforms, datasets and training loop change objects during training, which is allowed.
 
-The script has a guarded `main`, its own process group, DDP before the data, a random split, and an open port.
+It guards `main`, makes its own process group, wraps the model in DDP before it makes loaders, splits the dataset
+randomly, and holds a port open.
 """
 
 import functools

@@ -87,10 +87,10 @@ def _dry_options(spec: JobSpec, arguments: argparse.Namespace) -> CloudOptions:
     role = arguments.role or os.environ.get("SAGEMAKER_ROLE")
     if region is None:
         region = PLACEHOLDER_REGION
-        _say(f"no --region: the request is for {region}")
+        _say(f"no region is given: this request is for {region}")
     if not role:
         role = PLACEHOLDER_ROLE
-        _say("no --role: the request has a placeholder; give a role before you send the request")
+        _say("no role is given: this request has a placeholder; give a role before you send the request")
     elif not account_of(role):
         _say(f"--role {role} is a name, not an ARN, so the request has a placeholder account; give the role's ARN")
     return _options(spec, arguments, region, role, account_of(role) or PLACEHOLDER_ACCOUNT)

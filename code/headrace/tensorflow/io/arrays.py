@@ -69,7 +69,7 @@ def _plain(array: Any) -> NDArray[Any]:
 
 
 def mapped(path: str, dtype: Any, shape: Collection[int], place: int) -> tf.Tensor:
-    """Return a file as a tensor. A part of the file is read from the disk (or the page cache) when it is used."""
+    """Return a file as a memory-mapped tensor. Each part of the file is read from the disk only when it is used."""
     return tf.raw_ops.ImmutableConst(dtype=dtype, shape=shape, memory_region_name=path, name=f"{ARRAY}{place}")
 
 

@@ -98,7 +98,7 @@ class Checkpoint(StepCallback):
             self._save(self._epoch, step)
 
     def _trained(self, steps: int) -> None:
-        """Note that this many steps of the epoch have been made."""
+        """Record that this many steps of the epoch have been made."""
         made, self._batch = steps - self._batch, steps
         if self._stream and made:
             self._stream.consumed(made)

@@ -134,7 +134,7 @@ def _repeat(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
 
 
 def _shuffle(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Return a block of a shuffle with a fixed order. A `map` before the shuffle runs only on the block's elements."""
+    """Return a block of a dataset that is shuffled in a fixed order. A `map` before it runs only for that block."""
     inner, later = node.inputs[0], []
     while inner.op in (*dataset_ops.FUNCTIONS, *dataset_ops.PASSING):
         later += [inner] if inner.op in dataset_ops.FUNCTIONS else []

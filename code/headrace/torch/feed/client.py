@@ -73,8 +73,8 @@ class FeedClient:
     """One loader's connections to the feed servers, which stay open for all epochs.
 
     Args:
-        request: returns the request for a step of the first epoch. Each later epoch has its own functions.
-        known: returns how many steps of the first epoch can be requested now.
+        request: returns the request for a step of the first epoch.
+        known: returns how many steps of the first epoch can be requested now. Later epochs have their own functions.
     """
 
     def __init__(self, feeds: Feeds, request: Callable[[int], BatchRequest], known: Callable[[], int]) -> None:

@@ -115,7 +115,7 @@ class StreamEnd:
         self._store.set(f"{self._name}/end/{shard}", str(batches))
 
     def publish_state(self, shard: int, batches: int, state: Any) -> None:
-        """Publish the dataset's state after this number of batches of a shard."""
+        """Publish the state that the dataset has after this number of a shard's batches."""
         states = self._states.setdefault(shard, [])
         states.append((batches, state))
         del states[:-STATES_KEPT]
