@@ -25,7 +25,7 @@ from tests.support import ROOT, finish, processes_of, start
 HUNG_AFTER_S = 150
 STALL_TIMEOUT_S, STARTUP_TIMEOUT_S = 25, 40
 RECOVERED_STEP_EVENTS = 4
-"""Number of step events after which training has recovered: 20 steps, as each event covers 5."""
+"""Number of step events after which training has recovered. Each event covers 5 steps, so these are 20 steps."""
 OUT = Path(__file__).parent / "out"
 OUT_FILES = {"tensorflow": "faults.json", "pytorch": "torch_faults.json"}
 # For each moment: the log's text that marks it, and the maximum number of seconds from that text to the fault.
@@ -188,7 +188,7 @@ def main():
     judged = [record for record in records if record["struck"] and record["moment"] != "teardown"]
     broken = [r for r in judged if not r.get("agree", True) or (r["fault"] in SURVIVED and r.get("code") != 0)]
     for record in broken:
-        print(f"not as promised: {json.dumps(record)}")
+        print(f"broken promise: hosts' outcomes differ, or the job did not survive: {json.dumps(record)}")
     return int(figures["faults_hung"] + figures["faults_leftover"] + len(broken) > 0)
 
 

@@ -16,8 +16,8 @@ launches the current step's kernels.
 has launched the current step's kernels.
 "compiled": the model runs under torch.compile with CUDA graphs.
 
-The first steps are not measured, since they may use batches that were made ahead. The table's column "warm-up" has the
-number of these steps. Nothing waits for the GPU between steps. Writes bench/out/gpu_feed.json.
+The first steps are not measured: they choose kernels, and may use batches that were made ahead. The table's column
+"warm-up" has the number of these steps. Nothing waits for the GPU between steps. Writes bench/out/gpu_feed.json.
 
 Without a GPU, test the program with `--device cpu --model small --image_size 32 --batch_size 8 --steps 10`. The
 figures of such a test mean nothing.
@@ -37,7 +37,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SECRET = "gpu_feed"
 SETTLING = 5
-"""Number of first steps that are not measured, because they choose kernels and capture graphs."""
+"""Number of first steps that choose kernels and capture graphs. Steps on batches made ahead are not measured either."""
 AHEAD = 8
 """Maximum number of batches that a rank may hold."""
 ORDERS = ("step", "before", "after")

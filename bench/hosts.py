@@ -2,9 +2,9 @@
 
     python -m bench.hosts [--repeats 5]
 
-Every data host is a namespace with a launcher and a worker, all on the processors of this machine; the pipeline is
-light. CPU use is a share of one processor, over eight seconds of training, for the leader's launcher (which calls
-every host) and for the dispatcher.
+Every data host is a namespace with a launcher and a worker. All hosts share this machine's processors. The pipeline is
+light. CPU use is the fraction of one processor that a process uses over eight seconds of training. It is measured for
+two processes: the leader's launcher, which calls every host, and the dispatcher.
 """
 
 import time

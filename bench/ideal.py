@@ -3,10 +3,10 @@
     python -m bench.ideal [--repeats 10]
 
 Three models train on one batch in memory, so no step waits. In each turn, the program measures the ideal step time,
-then trains for a quarter of a second. So changes of the machine's speed affect both alike. Each measurement is compared
-with the mean of two step times: before and after the measurement. A run has as many turns as fit into `RUN_S`, and at
-least `LEAST_TURNS`. A run's error is the median of its turns' errors. Measurements are not capped; jobs cap them at the
-steps' median. Each model's first run does not count, since it touches memory for the first time and chooses kernels.
+then trains for a quarter of a second, and at least ten steps. So changes of the machine's speed affect both alike. Each
+ideal step time is compared with the mean of the step times before and after it. A run has as many turns as fit into
+`RUN_S`, and at least `LEAST_TURNS`. A run's error is the median of its turns' errors. Only jobs cap the ideal step time
+at the steps' median. Each model's first run does not count, since it touches new memory and chooses kernels.
 """
 
 import itertools
@@ -63,8 +63,8 @@ def errors_of(run):
 
 
 def one(keras, tf, name, size):
-    """Measure the ideal step time and train, over and over. Return two lists, in ms: the ideal step times, and each
-    training's median step time."""
+    """Alternate between training and a measurement of the ideal step time. Return two lists, in ms: the ideal step
+    times, and the median step time of each training."""
     from headrace.tensorflow.keras.keras_ideal_step import measure_ideal_step
 
     keras.backend.clear_session()

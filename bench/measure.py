@@ -30,7 +30,7 @@ def arguments(doc: str, argv: Sequence[str] | None = None, repeats: int = REPEAT
     given = parser.parse_args(argv)
 
     def out_of_time(_: int, frame: FrameType | None) -> None:
-        raise SystemExit(f"bench: error: not finished within {LIMIT_S} s; it was at {frame}")
+        raise SystemExit(f"bench: error: not finished within {LIMIT_S} s; the benchmark was at {frame}")
 
     signal.signal(signal.SIGALRM, out_of_time)
     signal.alarm(LIMIT_S)
@@ -50,7 +50,7 @@ def per_second(call: Callable[[], object], seconds: float, warm_up: int) -> floa
 
 @contextlib.contextmanager
 def pinned(*cpus: int) -> Iterator[None]:
-    """Pin this thread, and the processes that it starts, to `cpus`; if there are none, change nothing."""
+    """Pin this thread, and the processes that it starts, to `cpus`. Without `cpus`, change nothing."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, set(cpus) or before)
     try:

@@ -91,7 +91,7 @@ def train(*argv):
             "HEADRACE_OUTPUT_DIR": folder,
         }
         done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, cwd=folder)
-    found = [json.loads(each) for each in re.findall(r"measured (\{.*?\})", done.stdout)]  # ranks may share a line
+    found = [json.loads(each) for each in re.findall(r"measured (\{.*?\})", done.stdout)]  # ranks may print to one line
     if len(found) != 2:
         raise SystemExit(f"bench: error: {' '.join(argv)} failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     return {name: max(each[name] for each in found) for name in found[0]}

@@ -70,7 +70,7 @@ def theirs(dataset, name):
 
 
 def costly(number):
-    """Return the same number. This takes a millisecond, but ten on the slow worker."""
+    """Return `number` after a millisecond of work, or after ten on the slow worker."""
     import tensorflow as tf
 
     slow = tf.strings.regex_full_match(tf.io.read_file("/proc/self/environ"), r"(.|\n)*SLOW=as-one-of-two(.|\n)*")

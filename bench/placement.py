@@ -10,8 +10,8 @@ machine's speed affect all rates alike:
 
 "on", "off": images a second while the worker beside the trainer runs, and while this worker is suspended.
 "sum": the sum of two rates. For the first rate, only the data host's worker runs. For the second rate, only the worker
-of the trainer's host runs. Meanwhile the trainer is moved to the data host's processor. On the trainer's own processor,
-another program does as much work as the trainer and this program do in "on".
+on the trainer's host runs, and the trainer moves to the data host's processor. On the trainer's own processor, another
+program then takes the share that it and the trainer together take in "on".
 "processors": the pipeline's rate on both processors at once ÷ the sum of its rates on each processor alone. Nothing
 reads these batches. Processors share caches and memory, so the ratio may be less than 1.
 """
@@ -86,8 +86,8 @@ def _rounds(source, times, busy, step, turns, repeats):
             for turn in turns:
                 going = {"on": job.workers, "off": [remote], "alone": [remote], "beside": [beside],
                          "first": alone[:1], "second": alone[1:], "both": alone}[turn]  # fmt: skip
-                # In turn "beside" the trainer runs on the other processor. Then the other program also takes the part
-                # of the trainer's processor that the steps' arithmetic takes in turn "on".
+                # "beside" moves the trainer to the data host's processor. On the trainer's own processor, spin.py then
+                # takes what the steps' casts take in "on", in addition to its usual share.
                 taken = {"on": busy, "off": busy, "beside": busy + job.arithmetic_s * rates.get("on", 0.0) / BATCH}
                 job.taken.write_text(str(taken.get(turn, 0.0)))
                 _move(job.trainer, second if turn == "beside" else first)

@@ -9,9 +9,9 @@ in each step. Then all ranks together request about as many batches as the servi
 "at once", ranks read as fast as they can. Up to eight ranks share two processors, so the system's scheduler also
 affects the fairness.
 
-Then one worker serves ranks that read a shuffle of 10,000 elements of 10 kB: one rank in one measurement, eight in
-another. In plain tf.data the shuffle's buffer takes 100 MB; headrace's workers make elements in shuffled order instead.
-The memory figures are the growth of the worker's process, from before the reading to its peak.
+Then one worker serves a dataset whose shuffle has a buffer of 10,000 elements of 10 kB: to one rank in one measurement,
+to eight in another. In plain tf.data this buffer takes 100 MB; headrace's workers make elements in shuffled order
+instead. The memory figures are the growth of the worker's process, from before the reading to its peak.
 """
 
 import contextlib
@@ -79,7 +79,7 @@ def readers_of(service, number):
 
 
 def megabytes(ranks):
-    """Return the largest growth of a worker's memory in MB while `ranks` ranks read a shuffled dataset from it."""
+    """Return how much a worker's memory grows at most, in MB, while `ranks` ranks read a shuffled dataset from it."""
     with measure.service([()]) as service, readers_of(service, ranks) as readers:
         (worker,) = service.workers
         before = memory_of(worker.pid, "VmRSS")

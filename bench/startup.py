@@ -54,7 +54,7 @@ def main(argv=None):
 
 
 def bare(folder):
-    folder.mkdir()  # a new folder: the script would continue from an earlier run's checkpoint
+    folder.mkdir()  # a new folder: in an old one, the script would continue from a checkpoint
     environ = os.environ | {"PYTHONPATH": str(ROOT / "code")}
     command = [sys.executable, "-u", str(ROOT / "code" / "train_dnn.py"), "--model=small_cnn", *FLAGS[:2]]
     began = time.perf_counter()

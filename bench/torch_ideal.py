@@ -16,8 +16,8 @@ def main(argv=None):
 
 
 def one(name, size):
-    """Measure the ideal step time and train, over and over. Return two lists, in ms: the ideal step times, and each
-    training's median step time."""
+    """Alternate between training and a measurement of the ideal step time. Return two lists, in ms: the ideal step
+    times, and the median step time of each training."""
     import torch
     from headrace.torch.torch_ideal_step import measure_ideal_step
 

@@ -148,7 +148,7 @@ def open_pickle(form, port):
     return _open_grpc(port, pickle.loads)
 
 
-# Arrow Flight: a stream of record batches with a column of bytes each.
+# Arrow Flight: a stream of record batches, with one column for the images' bytes and one for the labels' bytes.
 
 
 def serve_flight(form, port):

@@ -41,7 +41,7 @@ def make_model(args, classes):
         backbone = keras.applications.ResNet50(weights=None, include_top=False, input_shape=x.shape[1:], pooling="avg")
         for layer in backbone.layers:
             if isinstance(layer, layers.BatchNormalization):
-                layer.momentum = 0.9  # Keras's 0.99 needs hundreds of steps before held-out results mean anything.
+                layer.momentum = 0.9  # With Keras's default, 0.99, held-out results mean nothing for hundreds of steps.
         x = backbone(x)
     else:
         for filters in (16, 32, 64):

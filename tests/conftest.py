@@ -6,7 +6,7 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 
-# The launcher sets this too before it loads grpc, whose fork handlers must not run in children that are exec'd at once.
+# grpc's fork handlers must not run in children that call exec at once. The launcher sets this too before it loads grpc.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 os.environ.setdefault("LEAN_KERAS", "1")  # tests/lean/sitecustomize.py
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -126,7 +126,7 @@ def process_of(job_name: str, host: str, words: str) -> psutil.Process:
             if process.environ().get("SM_CURRENT_HOST") == host and re.search(words, " ".join(process.cmdline())):
                 found[process.pid] = process, process.ppid()
     for process, parent in found.values():
-        if parent not in found:  # a child may have the lower id, since Linux begins again at a limit
+        if parent not in found:  # the lowest id may be a child's, since ids wrap around
             return process
     raise AssertionError(f"no process {words!r} on {host}")
 

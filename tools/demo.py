@@ -89,7 +89,7 @@ def headrace(command: str) -> list[str]:
 
 def call(command: list[str]) -> int:
     with subprocess.Popen(command, cwd=ROOT) as process:
-        signal.signal(signal.SIGTERM, lambda *_: process.terminate())  # the job ends its hosts; this process cannot
+        signal.signal(signal.SIGTERM, lambda *_: process.terminate())  # only the child can end the job's hosts
         while True:
             try:
                 return process.wait()

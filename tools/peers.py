@@ -22,7 +22,7 @@ ENVIRONMENTS = {
 }
 FOLDERS = {"ray": ["ray[data]==2.60.0", "pydantic"]}
 ONLY_MOTO = ("sdk2", "sdk3")
-"""Environments that use only moto's version from code/constraints.txt. Its other versions conflict with the SDKs."""
+"""Environments in which code/constraints.txt pins only moto. The file's other pins conflict with the SDKs."""
 
 
 def main(names: list[str]) -> int:

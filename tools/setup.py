@@ -63,7 +63,7 @@ def main():
     run(pip + ["-c", "code/constraints.txt", "-e", ".[{}]".format(EXTRAS)], "pip install")
     if not FOR_TORCH:
         run([PYTHON, "third_party/horovod/build.py"], "the Horovod build")
-        # Optional: without it batches travel more slowly. The program reports a failure itself.
+        # This build is optional and prints its own errors. Without its library, batches travel more slowly.
         subprocess.call([PYTHON, "-m", "headrace.tensorflow.service.transfer.build"], cwd=ROOT)
     with open(STAMP, "w") as stamp:
         stamp.write(made_from)

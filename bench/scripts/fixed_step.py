@@ -22,7 +22,7 @@ args, _ = parser.parse_known_args()
 WARM_UP_STEPS, IDEAL_STEPS = 8, 40
 
 hvd.init()
-# One thread where there is one processor: threads beyond that only take turns.
+# One thread: on a host with one processor, more threads would only take turns.
 tf.config.threading.set_intra_op_parallelism_threads(1)
 shape = (args.batch_size, 32, 32, 3)
 

@@ -64,7 +64,7 @@ class Clock(keras.callbacks.Callback):
 
     def __init__(self):
         super().__init__()
-        self.at, self.fixed_work, self.memory = np.ones(args.steps + 1), [], []  # ones, so that no page is added later
+        self.at, self.fixed_work, self.memory = np.ones(args.steps + 1), [], []  # np.zeros would add pages later
 
     def on_train_batch_begin(self, batch, logs=None):
         if batch % EVERY == 0:

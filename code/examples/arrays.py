@@ -9,7 +9,7 @@ hvd.init()
 EPOCHS = 12
 
 (x, y), held_out = load()
-train = data.from_arrays((x, y)).shuffle(len(x)).repeat().batch(BATCH)  # from_tensor_slices, for arrays of any size
+train = data.from_arrays((x, y)).shuffle(len(x)).repeat().batch(BATCH)  # as from_tensor_slices, but for any size
 train = data.distribute(train).prefetch(2)
 held_out = data.split_by_rank(data.from_arrays(held_out).batch(BATCH))
 steps_per_epoch = len(x) // (BATCH * hvd.size())

@@ -24,7 +24,7 @@ def parse(lines):
 
 def rows(pattern):
     files = tf.data.Dataset.list_files(os.path.join(folder, pattern))
-    # Inside the interleave, skip(1) leaves out the header of every file. After it, only one line would be left out.
+    # In the interleave, skip(1) leaves out every file's header. After the interleave, it would leave out only one line.
     return files.interleave(lambda file: tf.data.TextLineDataset(file).skip(1))
 
 

@@ -12,10 +12,10 @@ HEAD_EPOCHS, EPOCHS = 6, 16
 
 train, held_out = datasets()
 
-# In place of a model of keras.applications and its weights.
+# This body stands in for a pretrained model, such as one of keras.applications.
 body = keras.Sequential([keras.Input((64,)), keras.layers.Dense(256, "relu"), keras.layers.BatchNormalization()])
 inputs = keras.Input((64,))
-# training=False: the moving statistics that the body came with stay as they are, also in the second phase.
+# training=False: the body's moving statistics do not change, not even in the second phase.
 model = keras.Model(inputs, keras.layers.Dense(10)(body(inputs, training=False)))
 
 body.trainable = False

@@ -11,7 +11,7 @@ keras.mixed_precision.set_global_policy("mixed_float16")
 
 train, held_out = datasets()
 if hvd.rank() == 1:
-    # Now and then a batch of one rank overflows: its step is skipped, on all ranks.
+    # In each epoch, one batch of rank 1 makes its gradients overflow. All ranks then skip this step.
     train = train.enumerate().map(lambda n, batch: (tf.where(n == 5, 6e4, batch[0]), batch[1]))
 
 model = network()

@@ -15,7 +15,7 @@ EPOCHS = 12
 (x, y), held_out = load()
 train = tf.data.Dataset.from_tensor_slices((x, y)).shuffle(len(x)).batch(BATCH)
 train = data.distribute(train).prefetch(2)
-# Evaluation waits for nobody, so ranks may have unequal numbers of batches: MetricAverageCallback adds them up exactly.
+# Evaluating ranks do not wait for each other, so their parts may be unequal. MetricAverageCallback keeps metrics exact.
 held_out = tf.data.Dataset.from_tensor_slices(held_out).batch(BATCH)
 held_out = data.distribute(held_out, job_name="held_out", uneven="keep").prefetch(2)
 

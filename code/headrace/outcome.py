@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 LONGEST_LINE_BYTES = 1000
-"""Log lines that are sent with an outcome are cut to this many bytes: messages between hosts have a size limit."""
+"""Most bytes of each log line that is sent with an outcome. Longer lines are cut: messages have a size limit."""
 LOG_TAIL_LINES = 30
 """Number of lines of a failed process's log that are sent with the root cause."""
 

@@ -27,8 +27,8 @@ def project(tmp_path_factory):
     subprocess.run(build, check=True)
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
     site = next((folder / "venv" / "lib").glob("python*/site-packages"))
-    # Python finds the packages of a folder that a .pth file names, but does not read the .pth files in that folder.
-    # Those name the checkout's headrace.
+    # The file lent.pth names the folder of the tests' packages, so Python finds these packages. Python does not read
+    # the .pth files in that folder, so it does not find the checkout's headrace, which one of them names.
     (site / "lent.pth").write_text(sysconfig.get_path("purelib"))
     (wheel,) = folder.glob("headrace-*.whl")
     pip = [folder / "venv" / "bin" / "python", "-m", "pip", "install", "--disable-pip-version-check", "-q"]

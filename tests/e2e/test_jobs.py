@@ -102,7 +102,7 @@ def test_several_dnn_hosts_train_one_model_on_elements_of_all_hosts_without_sshd
     # A worker that finds no free processor makes few batches, and one of the ranks may get none of them.
     assert {maker for each in found.values() for maker in each["makers"]} == {"algo-1", "algo-2", "algo-3"}
     for each in found.values():
-        assert set(each["makers"]) - {each["host"]}, "a rank had the elements of its own host alone"
+        assert set(each["makers"]) - {each["host"]}, "a rank got elements of its own host only"
     assert run.summary["hosts"]["algo-3"]["cpu_s"]["mpi-daemon"] > 0
 
 

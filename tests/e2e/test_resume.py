@@ -27,7 +27,7 @@ def test_a_job_that_is_asked_to_stop_in_mid_epoch_goes_on_there_with_fewer_ranks
             break
     epoch, step = map(int, re.fullmatch(r"epoch-(\d{4})-step-(\d{6})", newest).groups())
 
-    # One rank ends the epoch that two began; the summary still has the length of a whole epoch.
+    # One rank finishes the epoch that two ranks began. `steps_per_epoch` is still the length of a whole epoch.
     again = run_job(tmp_path, *flags, f"--epochs={epoch + 1}", "--processes_per_host=1")
     assert again.code == 0, again.output[-4000:]
     (resumed,) = again.events("resumed")
@@ -35,7 +35,7 @@ def test_a_job_that_is_asked_to_stop_in_mid_epoch_goes_on_there_with_fewer_ranks
     assert again.summary["steps"] == steps - step * steps // steps_before
     assert again.summary["steps_per_epoch"] == steps
     (data,) = again.events("data_resumed")
-    # Elements of the steps before the stop come again only if the other rank had not reported them.
+    # Elements trained on before the stop are left out, except those that rank 1 had not yet reported to rank 0.
     assert int(data.fields["left_out"]) + int(data.fields["repeated_at_most"]) >= step * 2 * batch
     assert int(data.fields["repeated_at_most"]) <= 2 * batch * steps_before
     assert again.summary["final_metrics"]["val_accuracy"] > 0.1

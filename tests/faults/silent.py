@@ -1,4 +1,4 @@
-"""Train without headrace's callbacks; after some steps rank 1 hangs, in the way that `--how` names."""
+"""Train without headrace's callbacks. Near the epoch's end, rank 1 lets rank 0 wait, in the way that `--how` names."""
 
 import argparse
 import functools

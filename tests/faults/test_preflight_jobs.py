@@ -100,7 +100,7 @@ def test_a_rank_that_is_stopped_as_it_starts_is_named_at_the_deadline(waiting):
 
 
 def test_a_job_that_passes_trains_though_its_environment_is_reached_by_a_link_with_spaces(tmp_path):
-    linked = tmp_path / "a link"  # mpirun knows its real path; MPI daemons of other hosts must find it too
+    linked = tmp_path / "a link"  # ranks hang if hosts have different paths of Open MPI's folder, so links are resolved
     linked.symlink_to(sys.prefix)
     source = copy_source(tmp_path / "source", TOYS / "steady.py")
     script = ["--training_script=steady.py", "--epochs=1", f"--source_dir={source}"]

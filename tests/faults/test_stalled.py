@@ -7,7 +7,7 @@ from tests.victims import FIRST_STEP_S
 
 HANGS = {
     "spin": (12, "rank1", "rank1 did not join an allreduce"),
-    # Horovod checks every 10 s, at most three times. That all ranks wait is proof enough.
+    # Within 30 s, Horovod reports that all ranks wait for each other. The job then ends before `stall_timeout_s`.
     "unequal": (50, "trainer", "they made unequal numbers of steps"),
 }
 """For each hang: `stall_timeout_s`, the role that is named, and part of the message."""

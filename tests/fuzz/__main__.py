@@ -32,7 +32,7 @@ def main(argv=None):
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--seconds", type=float, default=120.0, help="how long (default: %(default)g)")
     parser.add_argument("--first", type=int, default=None, help="the first case's number (default: any)")
-    parser.add_argument("--cases", type=int, default=0, help="run this number of cases instead; 1: only the first")
+    parser.add_argument("--cases", type=int, default=0, help="stop after this number of cases, not after --seconds")
     given = parser.parse_args(argv)
     program = compiled()
     first = secrets.randbits(48) if given.first is None else given.first

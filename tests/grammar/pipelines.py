@@ -34,7 +34,7 @@ class Pipeline:
 
     @property
     def keeping_the_rest(self):
-        """Return this pipeline without `drop_remainder`, except before transformations that depend on positions."""
+        """Return this pipeline without `drop_remainder`. It stays where a later transformation depends on positions."""
         steps, looks = [], False
         for name, number in reversed(self.steps):
             looks |= name in BY_PLACE

@@ -103,7 +103,7 @@ class Readers:
 def compare(pipeline, files, got, drops):
     """Assert that `got` is what plain tf.data yields. If `drops`, last batches of workers or ranks may be missing."""
     in_order = tf.data.Options()
-    in_order.deterministic = True  # otherwise positions after "in any order", and so results, depend on load
+    in_order.deterministic = True  # otherwise "in any order" steps yield an order that depends on load
     pipeline = pipeline.keeping_the_rest if drops else pipeline
     expected = rows(pipeline.build(files).with_options(in_order))
     if drops:

@@ -26,7 +26,7 @@ def guide(name):
 
 
 def with_diff(folder, kind):
-    """Apply the guide's diff of this kind to its script, and write the result as train.py."""
+    """Write the guide's script of this kind as train.py, and apply the guide's diff to it."""
     text = guide("own-script.md")
     (script,), (diff,) = fences(text, "python", kind), fences(text, "diff", kind)
     (folder / "train.py").write_text(script)

@@ -17,7 +17,7 @@ from tests.support import ROOT
 
 REGISTERED_TIMEOUT_S = 60.0
 TRAIN_DATA = ROOT / "code" / "train_data.py"
-# In a job, workers and readers have it from the launcher.
+# Workers and readers need this variable. In a job, the launcher sets it.
 SECRET = os.environ.setdefault(SECRET_VARIABLE, secrets.token_hex())
 
 

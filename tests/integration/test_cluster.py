@@ -189,8 +189,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def run_impatiently(tmp_path, launcher, for_s=3600):
-    """Run a job. When the leader has ended or is the only host left, the other hosts, or the leader, are killed after
-    one second; after 60 seconds if the job has run for `for_s` seconds by then."""
+    """Run a job with a `LEFT_BEHIND_TIMEOUT_S` of one second. After `for_s` seconds, the job sets it to 60 seconds."""
     code = f"""
 import sys, threading
 sys.path.insert(0, {str(ROOT / "code")!r})

@@ -69,7 +69,7 @@ def test_a_killed_worker_that_comes_back_costs_at_most_what_it_was_making(tmp_pa
         running.workers[1] = running.start_worker(running.worker_ports[1])
         got = result()
     assert [len(part) for part in got] == [1000, 1000], "each rank makes as many steps as without the fault"
-    # For each rank: sixteen batches that are made, buffered or on the wire, and the rest of a block of 28 elements.
+    # For each rank, the killed worker loses up to sixteen batches, and the rest of a block of 28 elements.
     in_flight = 2 * (16 * 4 + 28)
     seen = collections.Counter(element for part in got for element in part)
     assert len(seen) >= 2000 - in_flight

@@ -147,9 +147,9 @@ REFUSED = {
     "mixed pairs": (lambda: tf.data.Dataset.zip((rows().shuffle(64).batch(8), rows().shuffle(64).batch(8))),
                     "for MixUp or CutMix, mix within the batch: tf.gather(x, "),
     "a generator": (lambda: tf.data.Dataset.from_generator(
-        lambda: iter(range(50)), output_signature=tf.TensorSpec([], tf.int32)).batch(4), "as the cost says"),
+        lambda: iter(range(50)), output_signature=tf.TensorSpec([], tf.int32)).batch(4), "do what the cost says"),
     "Python": (lambda: tf.data.Dataset.range(9).map(lambda x: tf.py_function(lambda y: y, [x], tf.int64)).batch(3),
-               "as the cost says"),
+               "do what the cost says"),
 }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ def test_an_autotuned_stage_may_use_the_ranks_share_of_the_hosts_processors(monk
     mapped = tf.data.Dataset.range(8).map(lambda n: n + 1, tf.data.AUTOTUNE).batch(2)
     for read in (data.distribute(mapped), data.split_by_rank(mapped)):
         autotune = read.options().autotune
-        assert (autotune.enabled, autotune.initial_parallelism) == (False, calls)  # without autotuning it stays
+        assert (autotune.enabled, autotune.initial_parallelism) == (False, calls)  # fixed, as autotuning is off
 
 
 def test_a_parallelism_that_the_script_gives_stays():

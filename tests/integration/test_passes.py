@@ -154,7 +154,7 @@ def test_of_a_listing_without_end_no_element_comes_again_before_the_others_came(
     served(2)
     batches = iter(distributed(REPEATED[name].map(lambda n: n + 0)))
     every = [[int(n) for _ in range(ELEMENTS // BATCH) for n in next(batches)] for _ in range(4)]
-    # Elements that workers still hold when a repetition's last element is given out may come in the next repetition.
+    # When a repetition ends, workers still hold some of its elements. These may come during the next repetition.
     assert all(len(set(each)) > 0.8 * ELEMENTS for each in every)
     assert all((each == sorted(each)) <= (name == "not shuffled") for each in every)
 
@@ -189,4 +189,4 @@ def test_workers_shuffle_what_is_huge_and_what_a_cache_repeats(monkeypatch):
     assert not orders(dataset.repeat(2).repeat().batch(BATCH))
     monkeypatch.setattr(epoch_orders, "ORDERS_BYTES", 3 * DatasetGraph(dataset).definition.ByteSize())
     assert not orders(dataset)
-    assert len(orders(dataset.repeat())) == 1  # one is enough: within it, each repetition has another order
+    assert len(orders(dataset.repeat())) == 1  # enough: each repetition of an endless dataset has its own order

@@ -182,7 +182,7 @@ def test_a_process_waits_for_its_busy_threads_of_a_name_and_for_no_others():
     wait_for(lambda: any(b"pt_gloo" in each.read_bytes() for each in tasks.glob("*/comm")), "the thread's name")
     processes.wait_for_threads("pt_gloo", 60.0)
     assert resting.is_set() and threads[1].is_alive()
-    processes.wait_for_threads("", 0.1)  # "" selects all threads. This one runs, so the wait lasts to its limit
+    processes.wait_for_threads("", 0.1)  # "" selects all threads. Some are busy, so the wait lasts to its limit
     over.set()
     for thread in threads:
         thread.join()

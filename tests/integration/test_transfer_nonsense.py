@@ -106,7 +106,7 @@ def test_an_answer_that_makes_no_sense_is_an_error_at_once_and_not_asked_for_aga
     ):
         for _ in range(1000):
             next(batches)
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 << 10, "KiB were taken for what never came"
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 << 10, "memory was taken for absent data"
 
 
 def test_a_worker_that_does_not_hold_the_secret_gives_nobody_a_batch(stream):

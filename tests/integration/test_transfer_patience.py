@@ -27,8 +27,8 @@ def test_a_reader_that_ends_while_it_waits_for_a_batch_ends_at_once(tmp_path, us
     with service(tmp_path / "work", 1) as running:
         use(running.address)
         waiting = reading_ahead(read(never))
-        time.sleep(1)  # an unanswered request leaves no sign to wait for
-        del waiting  # ends the reader: this must not take longer than a test may take
+        time.sleep(1)  # meanwhile the reader sends its request, which this test cannot observe
+        del waiting  # ends the reader; a hang exceeds the test's time limit
 
 
 def test_a_reader_that_ends_while_a_worker_does_not_answer_ends_at_once(tmp_path, use):
@@ -40,7 +40,7 @@ def test_a_reader_that_ends_while_a_worker_does_not_answer_ends_at_once(tmp_path
         next(batches)
         running.workers[0].send_signal(signal.SIGSTOP)  # its kernel goes on taking connections
         waiting = reading_ahead(second)
-        time.sleep(0.5)  # an unanswered connection leaves no sign to wait for
+        time.sleep(0.5)  # meanwhile the second reader connects, which this test cannot observe
         del waiting
         running.workers[0].send_signal(signal.SIGCONT)
 
@@ -99,7 +99,7 @@ def test_a_consumer_that_is_suspended_less_than_stall_timeout_s_loses_no_batch(t
                 reader.kill()
                 reader.communicate()
         else:
-            raise AssertionError("no reader was ever within a batch")
+            raise AssertionError("all five readers ended before one could be suspended within a batch")
     assert (int(said.split()[-1]) < 40) == loses
 
 

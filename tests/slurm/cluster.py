@@ -1,7 +1,7 @@
 """A Slurm cluster on this machine: one slurmctld, and a slurmd in the namespaces of each simulated host.
 
-A host has its own network, host name and processes. If its first process is killed, all end, as in a power cut.
-Folders are shared, as on a cluster with a shared file system.
+A host has its own network, host name and processes. If a host's first process is killed, its other processes end
+too, as in a power cut. Folders are shared, as on a cluster with a shared file system.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ class Cluster:
         ]
 
     def left_behind(self) -> list[str]:
-        """Return the jobs' processes that remain after a minute. Slurm's own daemon ends soon after its job."""
+        """Wait up to a minute for jobs' processes to end; return those that remain. slurmstepd ends after its job."""
         deadline = time.monotonic() + 60
         while (found := self.job_processes()) and time.monotonic() < deadline:
             time.sleep(0.1)
@@ -255,7 +255,7 @@ def _idle(cluster: Cluster) -> int:
         text=True,
         check=False,
     )
-    return len({line for line in done.stdout.splitlines() if line.endswith(" idle")})  # a line for each partition
+    return len({line for line in done.stdout.splitlines() if line.endswith(" idle")})  # a line per node and partition
 
 
 def _serve(cluster: Cluster, *command: str) -> None:

@@ -83,7 +83,7 @@ def test_a_preempted_job_makes_room_and_then_goes_on_from_its_checkpoint(submit,
 
 
 def test_a_job_at_its_time_limit_is_asked_to_stop_early_enough_to_save(submit, cluster):
-    # Slurm looks every 30 s, and may send the signal 30 s early: here 60 to 90 s after the job's start.
+    # Slurm checks for due signals every 30 s and may send one 30 s early: here, 60 to 90 s after the job's start.
     job = submit(FOR_EVER, *TWO_AND_ONE, "--time=2")
     assert "--signal=TERM@30" in job.script
     job.wait_for_end()
@@ -139,7 +139,7 @@ def test_a_lost_node_that_trains_ends_the_job(submit, cluster, brought_back):
     cluster.kill_host("gpu2")
     state = job.wait_for_end()
     assert job.summary["outcome"] == "failed", (state, job.text())
-    assert "gpu2" in json.dumps(job.summary["root_cause"])  # the host, or mpirun's message about its lost daemon
+    assert "gpu2" in json.dumps(job.summary["root_cause"])  # as the host, or in mpirun's message
     assert not cluster.left_behind()
 
 

@@ -28,7 +28,7 @@ IMAGE_ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
     "PYTHONDONTWRITEBYTECODE": "1",
     "OMPI_MCA_hwloc_base_binding_policy": "none",
-    # Not set in AWS's image: here hosts of several jobs share the processors.
+    # AWS's image does not set this variable. It is set here since hosts of several jobs share the processors.
     "OMPI_MCA_mpi_yield_when_idle": "1",
 }
 
@@ -90,7 +90,7 @@ class ToolkitJob:
 
     def __exit__(self, *_):
         for process in self._running.values():
-            process.kill()  # this ends the host's first process, and so all of them
+            process.kill()  # `--kill-child` then ends all processes of the host
             process.wait()
         self._network.__exit__()
 

@@ -90,7 +90,7 @@ def _essence(causes):
 
 
 def _fields(record, deep=3):
-    """Return the names in a record, and in the records within it."""
+    """Return the keys of a record and of the records within it, `deep` levels at most. Leave out `cpu_s`."""
     if not isinstance(record, dict) or not deep:
         return None
     return {key: _fields(value, deep - 1) for key, value in record.items() if key != "cpu_s"}

@@ -83,7 +83,7 @@ class Boxes(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, function, types, args=(), kwargs=None):
-        """Fail if a tensor's own attributes are not set. torchvision's `__torch_function__` fails too then."""
+        """Like torchvision's `__torch_function__`, fail if a tensor has no attributes of its own yet."""
         for each in args:
             assert not isinstance(each, Boxes) or vars(each)
         return super().__torch_function__(function, types, args, kwargs or {})

@@ -88,7 +88,7 @@ def ranks(feeds, tmp_path):
             reached = loader.state_dict()
             batches.close()
             if most:
-                assert loader.state_dict() == reached  # closing the iterator has ended no shard
+                assert loader.state_dict() == reached  # a closed iterator's shards do not count as ended
             return taken, reached
 
         return map(list, zip(*in_ranks(read, tmp_path, world), strict=True))

@@ -18,7 +18,7 @@ def in_ranks(body, folder, world=2):
         try:
             dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world)
             found = body(rank)
-            dist.barrier()  # while a rank needs the others, none may end
+            dist.barrier()  # a rank may end only when no other rank needs it
             answers.put((rank, found))
         except Exception as error:
             answers.put((rank, error))
@@ -29,7 +29,7 @@ def in_ranks(body, folder, world=2):
     try:
         found = {}
         while len(found) < world:
-            rank, found[rank] = answers.get(timeout=120)  # else a rank hangs
+            rank, found[rank] = answers.get(timeout=120)  # `queue.Empty` means that a rank hangs
             if isinstance(found[rank], Exception):
                 raise found[rank]
         return [found[rank] for rank in range(world)]

@@ -51,7 +51,7 @@ WRAPPERS = {
     "compile(DDP)": lambda model: compiled(DistributedDataParallel(model)),
     "DDP(compile)": lambda model: DistributedDataParallel(compiled(model)),
 }
-if not torch.cuda.is_available():  # with a GPU it would want the model there
+if not torch.cuda.is_available():  # if there is a GPU, DataParallel needs the model on it
     WRAPPERS["DataParallel"] = torch.nn.DataParallel
 wrappers = pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
 

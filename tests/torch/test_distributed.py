@@ -26,7 +26,7 @@ HOSTS_COUNTED = "rank 1 of 3, but the launcher started it as rank 1 of 2: hosts 
 @pytest.fixture
 def launched(monkeypatch):
     """Function that sets the launcher's variables for rank 1 of 2. Arguments are variables that the script changed."""
-    monkeypatch.setattr(distributed, "_watched", True)  # no thread
+    monkeypatch.setattr(distributed, "_watched", True)  # so that no thread starts
 
     def set_environ(**changed):
         for name, value in (LAUNCHERS | changed).items():

@@ -50,7 +50,7 @@ def test_the_pages_script_runs_alone_and_with_all_examples_as_a_job(tmp_path):
     subprocess.run([sys.executable, str(script)], cwd=tmp_path, check=True, timeout=JOB_TIMEOUT_S)
     before, start, after = blocks()[0].partition("training = ")
     script.write_text(before + "\n".join(blocks()[1]) + USE_OF_EXAMPLES + start + after)
-    assert run_with_a_data_host(tmp_path, script).output.count("here a tracker starts") == 2  # its ranks
+    assert run_with_a_data_host(tmp_path, script).output.count("here a tracker starts") == 2  # once on each rank
 
 
 def test_the_pages_iterable_dataset_is_shared_by_workers(tmp_path):

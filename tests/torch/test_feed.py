@@ -170,7 +170,7 @@ def test_so_many_batches_are_made_ahead_as_prefetch_factor_says(feeds):
         data = Counted()
         taken = iter(feeds.with_server(True, data, 1, prefetch_factor=factor, num_workers=1))
         next(taken)
-        ahead = 1 + factor + 2  # 1: the taken batch; factor: for the worker; 2: EXTRA_AHEAD
+        ahead = 1 + factor + 2  # the taken batch, prefetch_factor of the one worker, EXTRA_AHEAD
         wait_for(lambda data=data, ahead=ahead: data.made.value == ahead, f"{ahead} batches")
         next(taken)
         wait_for(lambda data=data, ahead=ahead: data.made.value == ahead + 1, "one more for each that is taken")
@@ -220,7 +220,7 @@ def test_a_dataset_knows_its_worker_whose_seed_is_the_same_in_each_run(feeds):
 def test_what_a_script_leaves_open_has_ended_before_python_does(feeds):
     """If a thread were still inside torch when Python exits, the process would abort."""
     address = feeds.serve(1, Draws(endless=(4,)), 4)
-    feeds.loader([address], Draws(endless=(4,)), 4)  # which sets the rank's environment
+    feeds.loader([address], Draws(endless=(4,)), 4)  # sets the environment for the script
     script = [sys.executable, "-c", LEAVES_AN_ITERATION_OPEN]
     ended = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr

@@ -85,7 +85,7 @@ def test_lines_of_files_are_shared_exactly_and_train_the_same_model_on_any_hosts
     for name, hosts in cases.items():
         run = run_case(name, tmp_path, *flags, *hosts)
         seen = re.findall(r"rank \d epoch (\d): (\d+) steps, (\[.*\])", run.output)
-        assert len({(epoch, steps) for epoch, steps, _ in seen}) == 2, "ranks make the same number of steps"
+        assert len({(epoch, steps) for epoch, steps, _ in seen}) == 2, "the ranks made different numbers of steps"
         for epoch in "01":
             taken = sorted(line for of, _, lines in seen if of == epoch for line in ast.literal_eval(lines))
             assert taken == [100 * number + line for number in range(5) for line in range(12 + 5 * number)]
@@ -145,7 +145,7 @@ def test_a_job_that_is_asked_to_stop_goes_on_in_mid_epoch_with_another_number_of
     job.process.send_signal(signal.SIGINT)
     assert finish(job.process, job.folder).code == 1
     newest = max(path.name for path in (tmp_path / "kept").glob("epoch-*"))
-    found = re.fullmatch(r"epoch-(\d{4})(?:-step-(\d{6}))?", newest)  # no step: it stopped where an epoch ends
+    found = re.fullmatch(r"epoch-(\d{4})(?:-step-(\d{6}))?", newest)  # no step: the job stopped at an epoch's end
     epoch, step = map(int, found.groups("0"))
 
     flags = [f"--epochs={epoch + 1}", "--processes_per_host=3", f"--hyperparameter=ledger={tmp_path / 'after'}"]

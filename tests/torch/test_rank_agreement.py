@@ -5,7 +5,7 @@ import random
 import threading
 
 import pytest
-import torch._dynamo  # else each forked rank that makes an optimizer imports it
+import torch._dynamo  # imported once here, not in each forked rank that makes an optimizer
 import torch.distributed as dist
 from headrace.errors import DeadlineError, InputError
 from headrace.torch import DataLoader, distributed

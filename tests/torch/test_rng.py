@@ -175,6 +175,6 @@ def test_a_dataset_with_the_id_of_one_that_is_gone_gets_its_set_epoch():
         data = Staged(4)
         ids.add(id(data))
         assert set_epoch(data, 0, 0) and data.stage == 0
-        assert not set_epoch(data, 0, 0), "it has this epoch already"
+        assert not set_epoch(data, 0, 0), "set_epoch was called twice for one epoch"
         del data
     assert len(ids) < 50, "no id came twice"

@@ -65,7 +65,7 @@ def test_what_breaks_every_process_becomes_an_error_in_its_place_though_it_was_a
         assert made.take(f"p{number}") == 0
         clock.now += 100
         with made._lock:
-            made._ask_again_if_late(0)  # as `next` does, which the rank has not called yet
+            made._ask_again_if_late(0)  # `next` would do this, but the rank has not called it yet
         made.broke(0, f"p{number}", "reset")
     with pytest.raises(SampleError, match="ended while they made batch 0"):
         made.next()

@@ -72,7 +72,7 @@ def test_a_server_that_says_nonsense_ends_the_rank_with_an_error(feeds):
         loader = feeds.loader([address], Draws(), 4)
 
         def answer():
-            for _ in range(2):  # the first only asks whether the loader is known
+            for _ in range(2):  # the first connection only asks whether the server has the loader
                 connection, _ = listener.accept()
                 with connection, contextlib.suppress(OSError, InputError):
                     protocol.HANDSHAKE.admit(connection, address, SECRET)
@@ -110,8 +110,8 @@ def test_a_server_goes_on_to_a_loader_that_the_script_makes_after_a_pass_and_no_
     thread.start()
     try:
         assert wait_until_known([address], SECRET, hello(first), 20)
-        assert not wait_until_known([address], SECRET, hello(second), 20), "made before the first batch, and not there"
-        assert not went_on.is_set(), "nobody has asked for more"
+        assert not wait_until_known([address], SECRET, hello(second), 20), "the server made the second loader too soon"
+        assert not went_on.is_set(), "the script went on before a rank asked for a later loader"
         assert wait_until_known([address], SECRET, hello(second, late=True), 20) and went_on.is_set()
         wait_for(lambda: server._for_good, "training on the server's script")
         unknown = feeds.loader([], Draws(9), 4, name="of 9")

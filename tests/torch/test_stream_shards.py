@@ -56,7 +56,7 @@ def test_any_servers_and_ranks_give_each_sample_once_and_resume_at_any_step_on_a
     addresses = [feeds.serve(1, Uneven(lengths), 2) for _ in range(data.draw(st.integers(0, 2)))]
     options = {"shards": len(lengths), "seed": 3, "num_workers": 1}
     whole, _ = ranks(addresses, world, Uneven(lengths), 2, **options)
-    assert len({len(rank) for rank in whole}) == 1, "all ranks make the same number of steps"
+    assert len({len(rank) for rank in whole}) == 1, "the ranks made different numbers of steps"
     assert lines_in(unpadded(whole)) == all_lines(lengths)
     stop = data.draw(st.integers(1, len(whole[0])))
     first, states = ranks(addresses, world, Uneven(lengths), 2, most=stop, **options)
@@ -66,7 +66,7 @@ def test_any_servers_and_ranks_give_each_sample_once_and_resume_at_any_step_on_a
     rest, _ = ranks(addresses, later, Uneven(lengths), 2, state=states[0], **options)
     assert len({len(rank) for rank in rest}) == 1
     assert set(map(repr, unpadded(first) + unpadded(rest))) == set(map(repr, unpadded(whole)))
-    if all(sum(left[rank::later]) for rank in range(later)):  # else a rank repeats a batch from before the stop
+    if all(sum(left[rank::later]) for rank in range(later)):  # a rank without batches left repeats an earlier one
         assert sorted(map(repr, unpadded(first) + unpadded(rest))) == sorted(map(repr, unpadded(whole)))
 
 
@@ -118,7 +118,7 @@ def test_a_rank_says_how_many_samples_a_batch_has(feeds):
     st.integers(0, 60),
 )
 def test_how_far_each_shard_is_follows_from_the_steps_of_all_ranks(shards, world, steps):
-    """`shards` describes each shard before `steps`: how many batches it has already given, and how many are left."""
+    """`shards` has two numbers for each shard: the batches that it gave before these steps, and those that are left."""
     world = min(world, len(shards))
     begun, lengths = [each for each, _ in shards], {number: sum(each) for number, each in enumerate(shards)}
     taken = list(begun)
@@ -168,7 +168,7 @@ def test_a_resume_uses_the_state_that_the_dataset_has_itself(feeds, remote):
     resumed = feeds.loader(addresses, Resuming(lengths), 2, **options)
     resumed.load_state_dict(state)
     assert batches(resumed) == whole[4:]
-    state["states"]["0"] = {"at": 8}  # the dataset's own state decides
+    state["states"]["0"] = {"at": 8}  # the resume follows the dataset's own state
     resumed.load_state_dict(state)
     assert next(iter(resumed))["index"].tolist() == [8]
 

@@ -8,7 +8,7 @@ import time
 import headrace.torch
 import numpy as np
 import pytest
-import torch._dynamo  # else each forked rank that makes an optimizer imports it
+import torch._dynamo  # imported once here, not in each forked rank that makes an optimizer
 from headrace.errors import InputError
 from headrace.torch.training import samples_of
 from headrace.training import meter
@@ -291,7 +291,7 @@ def test_a_measured_ideal_step_is_reported_with_its_error_and_what_a_step_goes_i
 
 
 class Slow:
-    """A loader whose batches take some seconds."""
+    """A loader that takes `batch_s` seconds longer for each batch."""
 
     def __init__(self, loader, batch_s):
         self._loader, self._batch_s = loader, batch_s

@@ -65,7 +65,7 @@ class Rank:
 
 
 def run(ranks, counter, chance, give_up_at=None):
-    """Repeat until nothing changes: at random, a rank reads or a message arrives. A rank's messages stay in order."""
+    """Let ranks read and messages arrive in random order until nothing changes. Each rank's messages stay in order."""
     to_ranks = {rank.number: [] for rank in ranks}
 
     def to_rank_0(rank):

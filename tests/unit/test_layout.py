@@ -31,7 +31,7 @@ FRAMEWORKS = {
 A_FRAMEWORK = re.compile("tensorflow|keras|horovod|torch", re.IGNORECASE)
 NAME_FRAMEWORKS = {"frameworks", "tensorflow", "torch", "lint"}
 THEIR_OWN_PLACES = {
-    "host/services/__init__.py", "host/services/tf_data.py", "host/services/torch_feed.py",  # their data services
+    "host/services/__init__.py", "host/services/tf_data.py", "host/services/torch_feed.py",  # frameworks' data services
     "__main__.py", "cli/setup.py", "cli/flags.py", "job/limited_by.py",  # texts for users: commands, help, advice
 }  # fmt: skip
 MOST_LINES = 400
@@ -113,7 +113,7 @@ def test_only_the_frameworks_objects_and_packages_name_a_framework(path):
         return
     named = {text for text in named_in_code(path) if isinstance(text, str) and A_FRAMEWORK.search(text)}
     allowed = {text for text in named if text.startswith("headrace.frameworks.")}
-    assert named - allowed == set(), f"{path}: give headrace.frameworks a field instead"
+    assert named - allowed == set(), f"{path} names a framework; give headrace.frameworks a field instead"
 
 
 def test_no_module_imports_itself_by_way_of_others():
@@ -213,4 +213,4 @@ def test_only_tables_are_left_out_by_the_formatter():
             for node in ast.walk(parsed(path))
             if isinstance(node, tables) and node.end_lineno > node.lineno
         }
-        assert skipped <= ends, f"{path}: lines {sorted(skipped - ends)} end no table"
+        assert skipped <= ends, f"{path}: lines {sorted(skipped - ends)} have `# fmt: skip`, but end no table"

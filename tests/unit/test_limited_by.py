@@ -117,7 +117,7 @@ def test_a_gpus_utilization_counts_while_ranks_make_steps(tmp_path, monkeypatch)
     signals.steps_over()
     gpus = Gpus(lambda: not list(tmp_path.glob("paused*")))
     wait_until(lambda: len(seen) > 5)
-    assert gpus.report()["samples"] == 0, "an evaluation's utilization counts"
+    assert gpus.report()["samples"] == 0, "samples were taken during an evaluation"
     signals.step()
     wait_until(lambda: gpus.report()["samples"] > 5)
     assert gpus.report()["utilization"] == 0.5

@@ -28,7 +28,7 @@ def test_a_service_run_is_measured_by_its_workers():
     run = measured(summary(compute_cpu_s_per_step=0.2, rank_cpu_s_per_step=0.3, **service), TABLE)
     assert run.has_service and run.has_data_hosts
     assert run.work.make_cpu_s == pytest.approx(1e-3)  # 2,048 s for 1,000 steps of 2,048 samples
-    assert run.work.receive_cpu_s == pytest.approx(RECEIVE_CPU_S_PER_BATCH * 8 / 2048)  # the rest is waiting
+    assert run.work.receive_cpu_s == pytest.approx(RECEIVE_CPU_S_PER_BATCH * 8 / 2048)  # the other CPU time is waiting
     assert any("sample's size is not known" in note for note in run.notes)
 
 

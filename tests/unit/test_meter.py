@@ -146,7 +146,7 @@ def test_of_trainings_that_take_turns_each_is_told_alone(tmp_path, monkeypatch):
         other.steps(1, 0.1)
     one.end()
     other.end()
-    assert json.loads((tmp_path / "trainer.json").read_text())["steps"] == 5, "a step of the one is the other's time"
+    assert json.loads((tmp_path / "trainer.json").read_text())["steps"] == 5, "the report counts the other's steps"
 
 
 def test_an_epoch_that_another_run_began_is_as_long_as_a_whole_one(tmp_path, monkeypatch):

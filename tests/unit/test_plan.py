@@ -179,7 +179,7 @@ def test_time_outside_steps_is_told(tmp_path, capsys):
     assert "50% of the run's training time went to" in plan(tmp_path, capsys, train_s=384.0)
     assert "training time went to" not in plan(tmp_path, capsys)
     started_up = plan(tmp_path, capsys, train_s=384.0, first_step_s=192.0)
-    assert "training time went to" not in started_up, "a first step that compiles is start-up"
+    assert "training time went to" not in started_up, "a first step that compiles counts as time outside steps"
 
 
 def test_of_jobs_as_cheap_the_faster_one_is_advised(tmp_path, capsys):

@@ -15,7 +15,7 @@ FAST = 1e12  # bytes/s
 
 
 def test_the_published_sample_comes_out_of_the_formulas():
-    """Two ml.c5.18xlarge beside an ml.p4d.24xlarge: 192 → 86 ms, 2.2 times as fast, 46 % cheaper with 2022's prices."""
+    """Two ml.c5.18xlarge cut an ml.p4d.24xlarge's step from 192 to 86 ms. Samples cost 46 % less at 2022's prices."""
     table = TABLE.with_prices(["ml.p4d.24xlarge=37.688", "ml.c5.18xlarge=3.672"])
     run = measured(summary(), table)
     found = options(run, [table.types["ml.c5.18xlarge"]], 2)

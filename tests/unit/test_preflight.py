@@ -38,7 +38,7 @@ def test_a_link_is_slow_by_itself_or_beside_the_others():
     assert link(0, 1, bytes_per_s=5e7).is_slow([])
     fast, slow = [link(0, 1), link(0, 2), link(0, 3)], link(1, 2, bytes_per_s=2e8)
     assert slow.is_slow([*fast, slow]) and not fast[0].is_slow([*fast, slow])
-    assert not Link(0, 1, "algo-1", "algo-1", 1.0, 1.0).is_slow([]), "within a host there is no network"
+    assert not Link(0, 1, "algo-1", "algo-1", 1.0, 1.0).is_slow([]), "a link within a host counts as slow"
 
 
 def test_the_table_tells_hosts_links_and_collectives():

@@ -20,7 +20,7 @@ def steps(monkeypatch):
 
 def test_a_disk_that_fails_for_a_moment_is_told_of_once_and_signs_of_life_go_on(tmp_path, monkeypatch, capfd, steps):
     monkeypatch.setattr(sys, "__stderr__", sys.stderr)
-    folder = tmp_path / "signals"  # nothing can be written while it does not exist
+    folder = tmp_path / "signals"  # until this folder exists, the rank cannot write signs
     watch = liveness.Watch(folder, 3)
     wait_for(lambda: len(steps) > 5, "several looks")
     folder.mkdir()
@@ -28,7 +28,7 @@ def test_a_disk_that_fails_for_a_moment_is_told_of_once_and_signs_of_life_go_on(
         wait_for((folder / "rank3").exists, "a sign of life")
     finally:
         watch.stop()
-        watch._thread.join()  # `stop` waits only a moment, and the next test replaces what the thread calls
+        watch._thread.join()  # `stop` may return before the thread ends, and the next test replaces its functions
     assert capfd.readouterr().err.count("cannot write this rank's progress") == 1
 
 

@@ -243,7 +243,7 @@ def test_without_slurm_the_error_names_the_program(source, tmp_path, monkeypatch
         ["submit", "--to", "slurm", f"--source_dir={source}", f"--output_dir={tmp_path}", "--job_name=toys"]
     )
     assert code == 1 and "sbatch is not installed here" in capsys.readouterr().err
-    assert not (tmp_path / "toys").exists(), "the name is taken by a job that Slurm has refused"
+    assert not (tmp_path / "toys").exists(), "the job was not submitted, but its name is taken"
 
 
 def test_a_job_in_parts_goes_on_while_one_part_does(monkeypatch):

@@ -56,7 +56,7 @@ def test_a_jump_of_the_wall_clock_is_neither_a_stall_nor_hides_one(tmp_path):
     progress = tmp_path / "rank0"
     progress.touch()
     dog.stalled_s(1, ranks(lines=0))
-    os.utime(progress, (10, 10))  # like a step that is noted after the clock was set back by decades
+    os.utime(progress, (10, 10))  # as if a step was made after the clock had been set back by decades
     assert dog.stalled_s(9, ranks(lines=0)) is None
     assert dog.stalled_s(18, ranks(lines=0)) is None
     assert dog.stalled_s(20, ranks(lines=0)) == 11
@@ -67,10 +67,10 @@ def test_ranks_that_wait_for_each_other_are_given_up_as_soon_as_horovod_says_so(
     (tmp_path / "rank0").touch()
     assert dog.stalled_s(1, log) is None
     horovod_misses(log, "1", "2")
-    assert dog.stalled_s(70, log) is None, "rank 0 and rank 3 may still come"
+    assert dog.stalled_s(70, log) is None, "gave up, but rank 0 and rank 3 may still come"
     horovod_misses(log, *"0123")
     (tmp_path / "moved-0").touch()
-    assert dog.stalled_s(80, log) is None, "a main thread moves"
+    assert dog.stalled_s(80, log) is None, "gave up, but a main thread moves"
     assert dog.stalled_s(91, log) == 90
     cause = diagnose("algo-2", f"90 s ({dog.limit_name})", log, {}, "data")
     assert cause.message.startswith(
@@ -78,7 +78,7 @@ def test_ranks_that_wait_for_each_other_are_given_up_as_soon_as_horovod_says_so(
     )
     assert "in different collectives (others wait for rank0 in grad_0, others wait for rank1 in gr" in cause.message
     (tmp_path / "rank1").touch()
-    assert dog.stalled_s(92, log) is None, "a step was made all the same"
+    assert dog.stalled_s(92, log) is None, "gave up, but a step was made"
 
 
 def test_a_suspended_process_is_named_first():

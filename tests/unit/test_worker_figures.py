@@ -69,7 +69,7 @@ def test_a_rank_writes_down_what_it_has_received_when_there_is_something_new(tmp
     receipts.look(force=True)
     counter.add("a:7001", 50)
     receipts.look()
-    assert received.read(tmp_path)["3"]["last"]["from"] == {"a:7001": [1, 100]}, "not more often than it promises"
+    assert received.read(tmp_path)["3"]["last"]["from"] == {"a:7001": [1, 100]}, "written twice within WRITE_EVERY_S"
     receipts.look(force=True)
     told = received.read(tmp_path)["3"]
     assert (told["first"]["from"], told["last"]["from"]) == ({"a:7001": [1, 100]}, {"a:7001": [2, 150]})

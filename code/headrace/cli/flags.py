@@ -59,7 +59,7 @@ YES_NO = argparse.BooleanOptionalAction
 def build_parser(
     prog: str = "start_job.py", source_dir: Path | None = None, place: str = ANYWHERE
 ) -> argparse.ArgumentParser:
-    """Return the parser of a command's flags. Flags for places other than `place` are refused and keep their defaults.
+    """Return the parser of a command's flags. It refuses flags for other places; their arguments get defaults.
 
     Args:
         source_dir: default of --source_dir; None: headrace's own folder.
@@ -211,7 +211,7 @@ def _add_cloud_flags(parser: argparse.ArgumentParser) -> None:
         help="who starts MPI: headrace's launcher, or the SageMaker toolkit (%(default)s)",
     )
     cloud.add_argument("--tag", action="append", metavar="KEY=VALUE", help="tag of the job; repeatable")
-    cloud.add_argument("--retries", type=int, metavar="N", help="tries when SageMaker has no capacity (default: 5)")
+    cloud.add_argument("--retries", type=int, metavar="N", help="more tries if SageMaker has no capacity (default: 5)")
     cloud.add_argument("--price", action="append", metavar="TYPE=USD", help="your price per hour of TYPE; repeatable")
     cloud.add_argument("--prices", type=Path, metavar="CSV", help="your price table, with the columns of instances.csv")
 

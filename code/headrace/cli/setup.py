@@ -25,6 +25,6 @@ def main(argv: Sequence[str]) -> int:
             )
     if subprocess.call([sys.executable, str(recipe_folder(TENSORFLOW.recipe) / "build.py")]):
         raise SetupError("Horovod was not built; the reason is above")
-    # A failure here is no error: jobs work without the transfer library, only slower, and its build says so.
+    # Ignore a failure, whose reason the build prints: without the transfer library, jobs are only slower.
     subprocess.call([sys.executable, "-m", "headrace.tensorflow.service.transfer.build"])
     return 0

@@ -119,7 +119,7 @@ def _run_here(arguments: argparse.Namespace) -> int:
         print(f"headrace: these flags have no effect on this machine: {', '.join(unused)}", file=sys.stderr)
     options = LocalOptions(arguments.output_dir, arguments.isolation or "auto", cpus, arguments.checkpoint_s3_uri)
     summary = run_job(spec, options, Console(Phases.of(spec)))
-    with contextlib.suppress(OSError):  # the reader of the output may be gone; the job's outcome stays
+    with contextlib.suppress(OSError):  # a closed output does not change the job's outcome
         trains = arguments.preflight != "only"
         print(describe_run(summary, arguments.output_dir / spec.job_name, trains), flush=True)
     return 0 if summary["outcome"] == "succeeded" else 1

@@ -102,7 +102,7 @@ class RunPaths:
     folder: Path
 
     def make(self) -> None:
-        """Make the folder, which reserves the job's name, and keep it out of git and of source dirs.
+        """Make the folder, which reserves the job's name. A .gitignore in it keeps git and later jobs from copying it.
 
         Raises:
             InputError: it exists already, or cannot be made.

@@ -1,7 +1,7 @@
 """Prepare a host of a Slurm job: make SageMaker's variables from Slurm's, and make the host's folders.
 
-The batch script (`headrace.backends.slurm.batch_script`) sets HEADRACE_RUN and the HEADRACE_SLURM_… variables. The
-rest of the launcher and the training script find the same variables and folders as on SageMaker.
+The batch script (`headrace.backends.slurm.batch_script`) sets HEADRACE_RUN and the HEADRACE_SLURM_… variables. On
+a prepared host, the launcher and the training script find the same variables and folders as on SageMaker.
 """
 
 from __future__ import annotations

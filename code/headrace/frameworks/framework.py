@@ -94,7 +94,7 @@ class Framework:
     advice: Callable[[BaseException, str], str] = lambda _, __: ""
     """Returns advice on an exception, or an empty text. Takes the exception and its text."""
     before_script: Callable[[MutableMapping[str, str]], None] = lambda _: None
-    """Called on each rank before the script, with the rank's environment, which it may change."""
+    """Called on each rank before the script. Takes the rank's environment variables, and may change them."""
     after_script: Callable[[], None] = lambda: None
     """Called when the script is over, before its exit handlers."""
     leave: Callable[[], None] = lambda: None

@@ -38,7 +38,7 @@ def rank_environ(facts: RankFacts) -> dict[str, str]:
         "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": str(int(facts.stall_timeout_s * 2) + 60),
     }
     if facts.world_size == 1 and CYCLE_TIME_VARIABLE not in facts.environ:
-        # One rank has no peer to reduce with, so Horovod's thread need not look for work each millisecond, its default.
+        # A single rank has nothing to reduce, so Horovod's thread may look for work less often. Its default is 1 ms.
         found[CYCLE_TIME_VARIABLE] = str(CYCLE_TIME_OF_ONE_RANK_MS)
     return found
 

@@ -30,7 +30,7 @@ def _rank_environ(facts: RankFacts) -> dict[str, str]:
 def _what_is_said(lines: Sequence[str]) -> Said | None:
     """Find the message in a graph's execution error, or in an error that AutoGraph has wrapped."""
     if lines and lines[0].startswith("Graph execution error"):
-        # Take the first of several errors, else the last line that is not about where the node was made.
+        # If the text lists several errors, take the first. Else take the last line that describes no graph node.
         several = [line.split("(0) ", 1)[1] for line in lines if line.strip().startswith("(0) ")]
         told = [line for line in lines[1:] if not line[0].isspace() and not _ABOUT_THE_NODE.match(line)]
         return Said((several or told[::-1] or lines)[:1])
@@ -66,7 +66,7 @@ TENSORFLOW = Framework(
     recipe=horovod.RECIPE,
     process_environ=lambda environ: {"TF_CPP_MIN_LOG_LEVEL": environ.get("TF_CPP_MIN_LOG_LEVEL", "2")},
     trains_in_threads=True,
-    # Printed at the start of every process, before its own log level can be set.
+    # Every process prints these lines at its start, before its log level takes effect.
     noise=r"All log messages before absl::InitializeLog|oneDNN custom operations are on",
     stall_words=horovod.STALL_WORDS,
     advice=_advice,

@@ -50,6 +50,6 @@ def follow(run: HostRun) -> Outcome:
                 return Outcome(failure or RootCause(leader, "launcher", never))
         elif silence_s > settings.lease_s:
             gone = RootCause(leader, "launcher", f"has not contacted this host for {settings.lease_s:g} s (lease_s)")
-            # An MPI daemon also ends if mpirun, on the leader, is gone: then the daemon's end is not the root cause.
+            # An MPI daemon ends when the leader's mpirun is gone. So the daemon's end is not the root cause.
             return Outcome(failure if failure and failure.process != ORTED else gone)
     return run.state.outcome

@@ -24,7 +24,7 @@ from headrace.job.settings import (
 from headrace.rank.context import TrainerContext
 
 LONGEST_SOCKET_PATH, LONGEST_SOCKET_NAME = 107, 32
-"""Longest path of a Unix socket in bytes (unix(7)); largest number of bytes that multiprocessing appends to TMPDIR."""
+"""Two maxima in bytes: the path of a Unix socket (unix(7)), and the part that multiprocessing appends to TMPDIR."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ def trainer_environ(plan: HostPlan, of_service: Mapping[str, str]) -> dict[str, 
         SECRET_VARIABLE: settings.secret,
         **FRAMEWORKS[settings.framework].rank_environ(facts),
         CONTROL_HOSTS_VARIABLE: ",".join(channels),
-        # A preflight starts MPI before the framework is loaded. Both have hwloc's functions, under the same names. Bind
-        # those of Open MPI at once, not at the first call: else MPI calls the framework's when it ends, and crashes.
+        # A preflight starts MPI before the framework is loaded, and both export hwloc's functions. By default, MPI
+        # looks up some of these functions only when it ends. It would then call the framework's, and crash.
         **({"LD_BIND_NOW": "1"} if settings.preflight else {}),
     }
 

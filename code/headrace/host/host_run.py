@@ -54,7 +54,7 @@ class HostRun:
     ranks: RankLog
     started: float = field(default_factory=time.monotonic)
     listeners: list[Callable[[Stamped], None]] = field(default_factory=list)
-    """Functions that the main loop calls with each event, after it has updated the state."""
+    """Functions that `wait` calls with each event, after `state` has taken the event."""
     _next_publication: float = 0.0
 
     def start_servers(self) -> None:

@@ -42,11 +42,11 @@ Runs this host's part of a headrace job. SageMaker starts it on every host with 
 
 def main(argv: Sequence[str], environ: Mapping[str, str], entry: str) -> int:
     """Run the launcher and return its exit code. `entry` is the path of launcher.py, which lies in the source dir."""
-    # A person typed a lone -h: hyperparameters come as pairs, and one of them may be named `h`.
+    # Only a lone `-h` asks for help: a hyperparameter may be named `h`, but a value follows its name.
     if list(argv) in (["-h"], ["--help"]):
         print(HELP)
         return 0
-    prctl.allow_open_files()  # unauthenticated clients can open many connections
+    prctl.allow_open_files()  # clients can open many connections before they authenticate
     describe = list(argv) == ["--describe"]
     try:
         if slurm.RUN_VARIABLE in environ:

@@ -48,7 +48,7 @@ class HostState:
         self.outcome: Outcome | None = None
         """The job's outcome; None until the leader has sent it."""
         self._inbox = inbox
-        self._find_suspended = suspended  # returns suspended processes; slow, so called once a renewal
+        self._find_suspended = suspended  # returns names of suspended processes; slow, so not called at each `publish`
         self._find_received = received  # returns the batches that this host's ranks have received
         self._suspended: list[str] = []
         self._received: Body = {}
@@ -83,7 +83,7 @@ class HostState:
         self.publish()
 
     def publish(self) -> None:
-        """Store the current status, with which this host then replies to lease renewals."""
+        """Store the current status. This host sends the stored status in reply to lease renewals."""
         self._received = self._find_received()
         self.published = self._status()
 

@@ -36,7 +36,7 @@ class Store:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._client.download_file(self._bucket, f"{self._prefix}/{name}", str(partial))
             partial.rename(path)
-        except Exception as error:  # of boto3 or of the network, of any type
+        except Exception as error:  # boto3 and the network raise many types
             raise SetupError(f"cannot fetch {self._uri}/{name}: {error}") from error
 
     def fetch_kept(self, key: str, suffix: str, folder: Path) -> Path | None:
@@ -49,7 +49,7 @@ class Store:
                 return None
             path = folder / str(name).rpartition("/")[2]
             self.fetch(name, path)
-        except Exception as error:  # of boto3 or of the network, of any type
+        except Exception as error:  # boto3 and the network raise many types
             print(f"cannot fetch from {self._uri}, so this host builds the file: {error}", file=sys.stderr)
             self._reached = False
             return None
@@ -73,7 +73,7 @@ def open_store(environ: Mapping[str, str]) -> Store | None:
     if not uri:
         return None
     try:
-        import boto3  # SageMaker's images have it
+        import boto3  # SageMaker's images contain boto3
         from botocore.config import Config
 
         config = Config(

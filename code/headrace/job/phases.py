@@ -35,7 +35,7 @@ class Phases:
         return cls(len(spec.hosts()), hosts * spec.num_of_data_workers)
 
     def take(self, host: str, event: Event) -> bool:
-        """Note an event of a host; return whether it began another phase."""
+        """Record an event of a host; return whether the phase has changed."""
         before, fields = self._phase, event.fields
         if event.name == "topology":
             self._up.add(host)
@@ -62,7 +62,7 @@ class Phases:
         return self._phase != before
 
     def take_line(self, line: str) -> None:
-        """Note the event in a line of the job's log, if the line has one. The line must begin with the host's name."""
+        """Record the event that a line of the job's log contains, if any. The line must begin with the host's name."""
         if event := parse_event(line):
             self.take(line.split(" ", 1)[0], event)
 

@@ -51,7 +51,7 @@ def source_files(source_dir: Path, left_out: Collection[Path] = ()) -> list[Path
         files = list(itertools.islice(walk, MAX_SOURCE_FILES + 1))
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"--source_dir {source_dir}: {error}") from error
-    if len(files) > MAX_SOURCE_FILES:  # a folder of images, or a link to one, would take minutes
+    if len(files) > MAX_SOURCE_FILES:  # stopped here: listing a folder of images would take minutes
         folder, count = Counter(str(file.parent) for file in files).most_common(1)[0]
         raise InputError(
             f"--source_dir {source_dir} holds more than {MAX_SOURCE_FILES:,} files, {count:,} of them in {folder}; "
@@ -139,7 +139,7 @@ def _walk(
 ) -> Iterator[Path]:
     real = os.path.realpath(top / folder)
     if real in above or (top / folder / "pyvenv.cfg").is_file():
-        return  # left out, a link to a parent folder, or a virtual environment
+        return  # a left-out folder, a link to a parent folder, or a virtual environment
     ignore_file = top / folder / IGNORE_FILE
     if ignore_file.is_file():
         specs, bases = [*specs, _spec(ignore_file.read_text().splitlines())], [*bases, folder]
@@ -150,7 +150,7 @@ def _walk(
             continue
         if is_folder:
             yield from _walk(top, path, specs, bases, above | {real})
-        elif entry.is_file() and os.path.realpath(entry.path) not in above:  # not a dangling link, a socket or a pipe
+        elif entry.is_file() and os.path.realpath(entry.path) not in above:  # no dangling links, sockets or pipes
             yield path
 
 

@@ -64,7 +64,7 @@ class Channel:
         if not separator:
             raise InputError(f"channel {text!r} is not of the form NAME=URI[@GROUP[,GROUP]]")
         uri, at, groups = rest.rpartition("@")
-        if not at or "/" in groups:  # an @ inside the location
+        if not at or "/" in groups:  # this @ belongs to the location
             uri, groups = rest, ""
         return cls(name, uri, tuple(group for group in groups.split(",") if group))
 

@@ -46,7 +46,7 @@ def _refused(wire: tf.data.Dataset, place: str, sharding: str) -> list[Finding]:
             find_sources(graph)
     except InputError as error:
         cost, _, fix = str(error).partition(". Write ")
-        return [Finding("refused", place, cost, None, "the job can start", False, fix or "as the cost says")]
+        return [Finding("refused", place, cost, None, "the job can start", False, fix or "do what the cost says")]
     return []
 
 

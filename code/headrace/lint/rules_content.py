@@ -28,7 +28,7 @@ from headrace.tensorflow.compat import argument_of
 LARGE_VALUES = 1024
 """Minimum size, in values per example, of a tensor that `wide_wire` examines. A 32 × 32 image has 1,024 pixels."""
 CACHE_LIMIT_BYTES = 2**30
-"""Bytes that are safe to cache on any data host: the smallest in instances.csv has 8 GiB."""
+"""Bytes that any data host can cache: the smallest instance type in instances.csv has 8 GiB of memory."""
 BATCHING, CROP = 1.5, 1.4
 """Two speed-ups. `BATCHING`: `images.augment` called once for 32 images of 64 × 64, not for each. `CROP`: decoding
 a 224 × 224 crop of a 375 × 500 JPEG, not the whole JPEG. Measured with TensorFlow 2.21 on one core of a two-core x86-64

@@ -36,7 +36,7 @@ def no_prefetch(subject: Subject) -> Iterator[Finding]:
 def sequential_map(subject: Subject) -> Iterator[Finding]:
     """Find costly maps that use only one core of a data host."""
     for stage in subject.pipeline.stages:
-        # Python runs one call at a time anyway.
+        # Python functions run one call at a time, even in a parallel map.
         if stage.kind != "Map" or only_regroups(stage) or stage.ops & set(PYTHON_OPS):
             continue
         if costly := sorted({each[0] for op in stage.ops if (each := COSTLY.search(op))}):

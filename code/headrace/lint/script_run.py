@@ -35,7 +35,7 @@ class Captured:
     shardings: list[str] = field(default_factory=list)
     """The `sharding` argument of each call of `data.distribute`, in the order of the calls."""
     sources: dict[int, str] = field(default_factory=dict)
-    """Script line (`file:line`) that made a dataset, by the dataset's `id`. The list `kept` prevents reuse of ids."""
+    """Script lines (`file:line`) that made datasets, keyed by `id`. `kept` holds the datasets, so ids stay unique."""
     distributed: list[tf.data.Dataset] = field(default_factory=list)
     """Datasets that `data.distribute` returned, in the order of its calls."""
     trained: tf.data.Dataset | None = None
@@ -108,7 +108,7 @@ def _hooks(captured: Captured) -> Iterator[None]:
     originals = (data.distribute, keras.Model.fit, base.__init__, base.__iter__, data.prefetch_to_device)
 
     def distribute(dataset: tf.data.Dataset, **how: Any) -> tf.data.Dataset:
-        # A new object, so that datasets made from it can be told from those made from its input.
+        # A new object tells apart the datasets made from `distribute`'s result and those made from its argument.
         wire = originals[0](dataset, **how).with_options(tf.data.Options())
         captured.wires.append(dataset)
         captured.shardings.append(how.get("sharding", "dynamic"))
@@ -129,7 +129,7 @@ def _hooks(captured: Captured) -> Iterator[None]:
             return originals[3](self)
         return _Look(lambda: originals[3](self), self, captured)
 
-    _patch(base, distribute, fit, init, iterate, lambda dataset: dataset.prefetch(1))  # as on a host with a GPU
+    _patch(base, distribute, fit, init, iterate, lambda dataset: dataset.prefetch(1))  # as if there were a GPU
     try:
         yield
     finally:

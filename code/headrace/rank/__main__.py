@@ -37,12 +37,12 @@ from headrace.rank.preflight.run import run_preflight
 LOST_PEER_S = 2.0
 """Seconds that a rank waits before it reports a lost connection, so that the lost rank's own failure comes first."""
 _over: list[bool] = []
-"""Empty until the script has ended; then it holds True."""
+"""Flag that the script has ended: [] before its end, then [True]."""
 
 
 def main() -> None:
     die_with_parent()
-    adopt_orphans()  # including orphans of `program &` whose shell has ended
+    adopt_orphans()  # also programs that a shell started with `&` before it ended
     # Write whole lines, so that mpirun's tags stand in front of them and not inside.
     sys.stdout.reconfigure(line_buffering=True, write_through=False)  # type: ignore[union-attr]
     keep_output()
@@ -83,7 +83,7 @@ def _failed(script: str, error: BaseException) -> None:
     if broken:
         time.sleep(LOST_PEER_S)
     trace = _own_trace(error, script)
-    with contextlib.suppress(Exception):  # the script may have closed or replaced it
+    with contextlib.suppress(Exception):  # the script may have closed or replaced sys.stderr
         sys.stderr.write("".join(trace))
     _abort(1, in_a_line(error), "".join(trace).splitlines(), broken)
 
@@ -98,7 +98,7 @@ def _thread_failed(script: str, thread: threading.ExceptHookArgs) -> None:
 
 
 def _script_is_over() -> None:
-    """Note the end of the script, before its exit handlers run."""
+    """Record and report that the script has ended, before its exit handlers run."""
     _over.append(True)
     for framework in FRAMEWORKS.values():
         framework.after_script()
@@ -106,7 +106,7 @@ def _script_is_over() -> None:
 
 
 def _leave() -> None:
-    """Leave MPI, in the last exit handler. If MPI hangs, nothing is lost: the launcher ends it after a time limit."""
+    """End leftover programs and leave MPI, in the last exit handler. If MPI hangs, the launcher ends all ranks soon."""
     end_children()
     _say_how_far(RANK_LEAVING)
     for framework in FRAMEWORKS.values():
@@ -141,7 +141,7 @@ def _abort(code: int, error: str, trace: Sequence[str] = (), broken: bool = Fals
     rank = os.environ.get("OMPI_COMM_WORLD_RANK", "0")
     if rank.isdecimal():
         leave_failure(TrainerContext.from_environ(os.environ).signal_dir, int(rank), code, error, list(trace))
-    # A file's name in the message may be no valid text.
+    # The message may contain a file's name that is not valid UTF-8.
     quoted = urllib.parse.quote(error, safe=string.punctuation.replace("%", ""), errors="replace")
     with contextlib.suppress(Exception):
         say(RANK_FAILED, rank=rank, pid=os.getpid(), exit_code=code, broken=int(broken), error=quoted)

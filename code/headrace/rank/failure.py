@@ -103,11 +103,11 @@ def _cut(line: str) -> str:
 
 
 def _why_it_exits(leaving: SystemExit) -> str:
-    """Return why the script called exit: argparse's message, or the error that it was handling; empty if unknown."""
+    """Return why the script called exit: argparse's message, or the error that led to the exit; empty if unknown."""
     for frame, _ in traceback.walk_tb(leaving.__traceback__):
         if frame.f_code is argparse.ArgumentParser.error.__code__:
             return str(frame.f_locals.get("message", ""))
-        if str(frame.f_globals.get("__name__")).startswith("click."):  # it exits after it has handled the error
+        if str(frame.f_globals.get("__name__")).startswith("click."):  # click exits after it has handled the error
             owners = [getattr(value, "__self__", value) for value in frame.f_locals.values()]
             if error := next((owner for owner in owners if isinstance(owner, Exception)), None):
                 return in_a_line(error)

@@ -64,7 +64,7 @@ class Watch:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread. After the script's end, the objects that the counters read may no longer exist."""
+        """Stop the thread. After the script's end, a counter may read objects that no longer exist."""
         self._stopped.set()
         self._thread.join(2 * LOOK_EVERY_S)
         with contextlib.suppress(OSError):

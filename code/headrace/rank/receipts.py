@@ -44,7 +44,7 @@ class Receipts:
     """Writes the file with one rank's counts.
 
     The file holds two readings of the counts: `first`, when the first batches had arrived, and `last`, the latest.
-    Rates are computed from their difference, and so leave out the start, when pipelines are still cold.
+    Rates are computed from their difference. This leaves out the first batches, which come from cold pipelines.
     """
 
     def __init__(self, folder: Path, rank: int) -> None:

@@ -48,8 +48,8 @@ def advise(
     Args:
         samples: number of samples in the whole planned training.
         budget_usd: limit on that training's cost in dollars; the fastest job within this budget is advised.
-        max_hours: limit on that training's hours; the cheapest job within it (without prices: the smallest) is advised,
-            or with a budget the fastest.
+        max_hours: limit on that training's hours. The cheapest job within this limit is advised; without prices, the
+            smallest one; with a budget, the fastest one.
         alone_waits: share of the measured run's time spent waiting for data; None if that run had data hosts.
         computing_limit: what limits a step that does not wait for data.
 

@@ -71,7 +71,7 @@ class Option:
     def _ranks(run: Measured) -> str:
         """Return the flag --processes_per_host, or an empty text if start_job.py's default is right.
 
-        The default is right if it is the run's number of ranks per host, or if `--as` gives the job's instance type.
+        The default is right if the run had the same number of ranks per host. With `--as` it fits the given type.
         """
         own = max(run.trainer_type.gpus, 1) if run.trainer_type else LOCAL_PROCESSES_PER_HOST * run.is_simulated
         as_by_itself = run.stands_for_type or run.ranks_per_host == own

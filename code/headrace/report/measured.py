@@ -16,7 +16,7 @@ from headrace.report.runs import was_interrupted
 FEW_STEPS = 20
 SHORT_EPOCH = 50
 RECEIVE_CPU_S_PER_BATCH = 3e-3
-"""Receiving a batch takes at most these CPU seconds, plus some for its bytes. More CPU time counts as busy waiting."""
+"""Limit on the CPU seconds for receiving a batch, without those for its bytes. CPU time above it is busy waiting."""
 NO_LIMIT = float("inf")
 
 
@@ -118,7 +118,7 @@ def measured(summary: Mapping[str, Any], table: InstanceTable, stands_for: Insta
 
 def _outside_share(summary: Mapping[str, Any]) -> float:
     step_s = summary["step_time_ms"]["mean"] / 1000
-    # The mean excludes the first step, which waits for a cold pipeline and compiles. Its excess is start-up time.
+    # The mean excludes the first step, which takes longer: it compiles and waits for a cold pipeline. Add the excess.
     steps_s = summary["steps"] * step_s + max(summary["first_step_s"] - step_s, 0.0)
     return max(1 - steps_s / summary["train_s"], 0.0) if summary["train_s"] > 0 else 0.0
 

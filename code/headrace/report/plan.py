@@ -119,7 +119,7 @@ def told(name: str, run: Measured, advice: Advice, prices: str) -> str:
     elif run.trainer_type:
         lines.append(f"  {prices}, storage not counted")
     elif run.is_simulated:
-        lines.append("  the run was simulated, so hosts here have no price; --as TYPE plans for dnn hosts of that type")
+        lines.append("  the run was simulated, so hosts here have no price; give the dnn hosts' type with --as")
     else:
         lines.append("  the dnn hosts' instance type is not in the table, so this plan has no prices; see --prices")
     return "\n".join(lines)

@@ -20,7 +20,7 @@ from headrace.report.candidates import Option
 from headrace.report.measured import Measured
 from headrace.report.timeline import Series, Timeline
 
-matplotlib.rcParams["text.parse_math"] = False  # a "$" in a name begins no formula
+matplotlib.rcParams["text.parse_math"] = False  # a "$" in a name does not begin a formula
 COLORS = ("#3b82c4", "#d97706", "#2a9d63", "#b0479a", "#7c6fd6", "#8a8f98")
 """Colors that are readable on a light and on a dark page."""
 INK = "#808790"
@@ -179,7 +179,7 @@ def plot_plan(run: Measured, found: Sequence[Option], data_types: Sequence[str],
         for color, kind in zip(itertools.cycle(COLORS), kinds, strict=False):
             for placement, style in (("both", "-"), ("data", "--")):
                 curve = [each for each in found if (each.data_type, each.placement) == (kind, placement)]
-                curve = [found[0], *curve] if placement == "both" else curve  # the curve begins without data hosts
+                curve = [found[0], *curve] if placement == "both" else curve  # found[0] has no data hosts
                 label = f"batches by {kind or 'data hosts'} {'and dnn hosts' if placement == 'both' else 'alone'}"
                 times_ms = [each.prediction.step_s * 1000 for each in curve]
                 axes.plot(

@@ -92,14 +92,14 @@ def predict(work: Workload, trainer: Group, data: Group, placement: Placement, h
     def step_s(number: int) -> float:
         return round(_with_share(work, trainer, data, number / SHARES, True).step_s, 9)
 
-    # A step is the longest of times that are linear in the share: with a growing share it gets shorter, then longer.
-    # Among equally fast shares, take the data hosts' largest share: the trainer's workers run at lower priority.
+    # The step time is a maximum of linear functions of the share: as the share grows, it falls first, then rises.
+    # Among equally fast shares, take the largest one, because workers on dnn hosts run at lower priority.
     fastest = bisect.bisect_left(range(1, SHARES + 1), True, key=lambda number: step_s(number) > step_s(number - 1))
     return _with_share(work, trainer, data, fastest / SHARES, True)
 
 
 def _with_share(work: Workload, trainer: Group, data: Group, share: float, served: bool) -> Prediction:
-    """Predict the step time. Data hosts make `share` of samples, dnn hosts the rest, in workers (`served`) or ranks."""
+    """Predict the step time if data hosts make `share` of the samples. `served`: workers, not ranks, make the rest."""
     handed_over = work.send_cpu_s + work.receive_cpu_s if served else 0.0
     on_trainer = {
         "the model's own CPU time": work.compute_cpu_s,

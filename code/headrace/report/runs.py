@@ -62,7 +62,7 @@ def read_summary(folder: Path) -> Summary:
     """Read the `summary.json` of a run's folder.
 
     Raises:
-        InputError: the file is missing, broken, or no run's summary.
+        InputError: the file is missing or broken, or is not the summary of a run.
     """
     path = RunPaths(folder).summary
     try:

@@ -72,7 +72,7 @@ class Measure(StepCallback):
         now = time.perf_counter()
         if batch > self._told:
             ended, ended_at = self.ended()
-            # Callbacks run between two steps. If a step ends in the background, their time is unknown, and counts as 0.
+            # Callbacks run between two steps. If the last step's end is not known yet, the callbacks' time counts as 0.
             self._take(batch, now, between_s=max(now - ended_at, 0.0) if ended == batch else 0.0)
         self._step_began = now
 
@@ -140,7 +140,7 @@ class Training:
         self._beginning.set_model(model)
         broadcast.build_optimizer(model, optimizer)
         if getattr(model, "optimizer", None) is None:
-            model.optimizer = optimizer  # where checkpoints look for it
+            model.optimizer = optimizer  # a checkpoint saves model.optimizer
 
     def epochs(self, epochs: int) -> Iterator[int]:
         """Yield the number of each epoch that is still to be trained; the first epoch is 0."""
@@ -157,7 +157,7 @@ class Training:
         try:
             for self._epoch in range(first, epochs):
                 yield self._epoch
-        finally:  # also where the script breaks the loop
+        finally:  # also if the script leaves its loop early
             self._endless = None
             self._meter.end()
 
@@ -187,7 +187,7 @@ class Training:
                     checkpoint.on_train_batch_end(number)
                     if getattr(self._model, "stop_training", None) is EPOCH_OVER:
                         break
-        finally:  # also where the script breaks out of its loop
+        finally:  # also if the script leaves its loop early
             self._meter.steps_over()
 
     def _batches(self, dataset: tf.data.Dataset, steps: int | None) -> Iterator[Any]:

@@ -72,9 +72,9 @@ def DistributedOptimizer(  # noqa: N802  (Horovod's name)
 
     The optimizer keeps its class name and configuration, so a saved model loads anywhere as a plain Keras model. With
     `gradient_accumulation_steps` only accumulated gradients are averaged. To scale losses, pass a `LossScaleOptimizer`.
-    Under mixed_float16, `compile` wraps the result in a `LossScaleOptimizer`. Ranks could then skip different steps, so
-    the first step raises an error. To prevent this, pass one of these callbacks to `fit`: `callbacks.Measure`, or the
-    broadcast or metric callback of `hvd.callbacks`. The same is true if your script wraps the result itself.
+    If a `LossScaleOptimizer` wraps the result, ranks could skip different steps, so the first step raises an error.
+    Under mixed_float16, `compile` adds such a wrapper. To prevent the error, pass one of these callbacks to `fit`:
+    `callbacks.Measure`, or the broadcast or metric callback of `hvd.callbacks`.
 
     Args:
         optimizer: a Keras 3 optimizer, or the name of one. An unused optimizer is changed in place; for a used one, a

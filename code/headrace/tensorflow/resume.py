@@ -209,7 +209,7 @@ class Shards(TaggedDataset):
         self._arrived.clear()
 
     def consumed(self, batches: int) -> None:
-        """Note that this rank has trained on `batches` more batches, in the order in which they arrived."""
+        """Record that this rank has trained on the next `batches` batches, in the order in which they arrived."""
         for _ in range(min(batches, len(self._arrived))):
             self._not_gathered.append(self._arrived.popleft())
         before, self._steps = self._steps, self._steps + batches
@@ -225,7 +225,7 @@ class Shards(TaggedDataset):
             self.ledger.add(everyones)
 
     def state(self) -> dict[str, Any]:
-        """Return the ledger to save. `repeated` estimates how many elements other ranks consumed since `gather`."""
+        """Return the ledger to save. Its `repeated` estimates how many elements other ranks consumed since `gather`."""
         unknown = sum(map(len, self._not_gathered)) * (collectives.size() - 1)
         self.ledger.add(np.concatenate([np.zeros(0, np.int64), *self._not_gathered]))
         return {"what": self._what, "repeated": unknown, **self.ledger.state()}
@@ -262,7 +262,7 @@ class Shards(TaggedDataset):
 
 
 def _without(dataset: tf.data.Dataset, numbers: NDArray[Any]) -> tf.data.Dataset:
-    """Remove the elements whose number is in the sorted `numbers`. An element is its number, or a pair (number, …)."""
+    """Remove the elements whose number is in the sorted `numbers`. An element is a number, or a tuple (number, …)."""
     if not len(numbers):
         return dataset
     left_out = tf.constant(numbers, tf.int64)

@@ -41,8 +41,8 @@ class Display:
     """Prints whole lines, from any thread. Use as a context manager.
 
     Args:
-        status: called a few times a second, returns the text of the status line; None: no status line.
-        listener: called with each line before it is printed.
+        status: function that is called a few times a second and returns the status line; None: no status line.
+        listener: function that is called with each line before the line is printed.
     """
 
     def __init__(

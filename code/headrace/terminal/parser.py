@@ -46,7 +46,7 @@ def exit_status(prog: str, command: Callable[[], int]) -> int:
         print(f"{prog}: error: this command needs a package that is not installed: {error}", file=sys.stderr)
     except BrokenPipeError:  # the reader, such as `head`, is gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # drops what is left in the buffer
-    except OSError as error:  # such as too long a name, a deleted folder, or hyperparameters too long for a program
+    except OSError as error:  # for example: a deleted folder, an overlong name, hyperparameters too long for a program
         print(f"{prog}: error: {str(error)[:MOST_SAID]}", file=sys.stderr)
     except KeyboardInterrupt:
         print(f"{prog}: interrupted", file=sys.stderr)

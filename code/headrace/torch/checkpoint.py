@@ -28,7 +28,7 @@ from headrace.training.signal_files import SignalFiles
 STATE_FILE = "state.pt"
 LOADER_FILE = "loader.json"
 STOPPING_S = 30.0
-"""Seconds that rank 0 waits for the launcher to end it, after a checkpoint that the launcher has requested."""
+"""Limit in seconds. On a stop request, rank 0 saves a checkpoint, and then waits until the launcher ends the job."""
 
 
 class Checkpoint:

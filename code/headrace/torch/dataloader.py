@@ -151,7 +151,7 @@ class DataLoader(TorchDataLoader[Any]):
         self._servers = script.feed_servers(os.environ)
         self._feeds: Feeds | None = None
         self._local, self._clients = LocalWorkers(own), FeedClients()
-        weakref.finalize(self, self._clients.close)  # at the latest when Python exits
+        weakref.finalize(self, self._clients.close)  # runs when the loader is dropped or Python exits
 
     @property
     def batch_sampler(self) -> Any:  # type: ignore[override]
@@ -242,7 +242,7 @@ class DataLoader(TorchDataLoader[Any]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         script.batch_asked_for()
-        if STALL_TIMEOUT_VARIABLE in os.environ:  # a hang before this is not the loader's
+        if STALL_TIMEOUT_VARIABLE in os.environ:  # from now on, a hang may be a wait for data
             _say_once(READS_DATA)
         self._begin_epoch()
         steps, source = self._open_stream() if self.is_stream else self._open_steps()

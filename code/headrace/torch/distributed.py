@@ -31,7 +31,7 @@ WAITING_SHARE = 0.2
 """Share of `stall_timeout_s` after which a rank reports that it waits in a collective."""
 _COLLECTIVES = (os.path.join("torch", "distributed", ""), os.path.join("torch", "nn", "parallel", "distributed.py"))
 _FOLDERS = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"), os.path.dirname(headrace.__file__))
-_LIBRARIES = (*(os.path.join(folder, "") for folder in _FOLDERS), "<")  # code without a file is named <…>
+_LIBRARIES = (*(os.path.join(folder, "") for folder in _FOLDERS), "<")  # "<" begins names such as <string>
 _INSTALLED = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 _watched = False
 
@@ -192,7 +192,7 @@ def _look_for_waiting(thread: int, rank: int, limit_s: float) -> None:
                 say(WAITS_FOR_RANKS, rank=rank, over=1)
             place, since, told = now_at, time.monotonic(), False
         elif is_collective(frame) and time.monotonic() - since > limit_s:
-            since, told = time.monotonic(), True  # it is reported again, since the launcher may have forgotten it
+            since, told = time.monotonic(), True  # report a long wait repeatedly: the launcher may have forgotten it
             say(WAITS_FOR_RANKS, rank=rank, at=place_in_script(frame))
 
 

@@ -149,7 +149,7 @@ class Training:
             self._batches, self._samples = self._batches + 1, self._samples + (samples_of(batch) or 1)
             self._meter.batches_hold(self._samples / self._batches)
         if not self._sample_bytes:
-            with contextlib.suppress(Exception):  # a sparse tensor: the report lacks the figure
+            with contextlib.suppress(Exception):  # unknown for a sparse tensor: the report then lacks the figure
                 held = sum(int(each.nbytes) for each in arrays_of(batch))
                 self._sample_bytes = held / (self._loader.batch_size or samples_of(batch) or 1)
 
@@ -177,7 +177,7 @@ class Training:
 
 def samples_of(batch: Any) -> int:
     """Return the number of samples in a batch: the length of its first tensor or array. Return 0 if this is unknown."""
-    with contextlib.suppress(Exception):  # a nested tensor: the report lacks the figure
+    with contextlib.suppress(Exception):  # unknown for a nested tensor
         return next((int(each.shape[0]) for each in arrays_of(batch) if len(each.shape)), 0)
     return 0
 

@@ -83,7 +83,7 @@ class CheckpointFolder:
             )
 
     def is_due(self, every_s: float) -> bool:
-        """Return whether `every_s` seconds have passed since the last checkpoint or the start. For 0, return False."""
+        """Return whether `every_s` seconds have passed since the last `save`; before one, since creation. 0: False."""
         return 0 < every_s <= time.monotonic() - self._saved_at
 
     def newest(self) -> Path | None:
@@ -108,7 +108,7 @@ class CheckpointFolder:
         return json.loads((path / name).read_text(encoding="utf-8"))
 
     def _checkpoints(self) -> list[Path]:
-        named = [path for path in self._folder.glob("epoch-*") if NAME.fullmatch(path.name)]  # no copies by users
+        named = [path for path in self._folder.glob("epoch-*") if NAME.fullmatch(path.name)]  # skips a user's copies
         return sorted((path for path in named if (path / self._weights_file).is_file()), key=_place)
 
 

@@ -26,7 +26,7 @@ class Fit:
     longest_epoch: int = 0
     """Number of steps of the longest epoch, reported as the steps per epoch, since other epochs may be cut short."""
     train_s: float = 0.0
-    """Seconds from the beginning of training to its end, or to the latest report before that."""
+    """Seconds from the beginning of training to the latest report. Rank 0 writes the last report when training ends."""
     knows_waited_cpu: bool = False
 
     def compute_cpu_s(self) -> float:

@@ -11,11 +11,11 @@ LEAST_STEPS, MANY_STEPS, MOST_STEPS = 2, 40, 400
 BUDGET_S = 1.0
 """Seconds to spend on the measurement if a step takes 10 ms or more. At most `MANY_STEPS` steps are measured."""
 BUDGET_OF_SHORT_STEPS_S = 0.4
-"""The same for shorter steps, at most `MOST_STEPS`. Brief changes of speed would distort a shorter measurement."""
+"""Seconds to spend on up to `MOST_STEPS` steps under 10 ms. Brief changes of speed distort a shorter measurement."""
 SETTLING = 0.25
-"""Settling steps per measured step. They are not measured, because the first few dozen short steps are slower. Before
-them, two trial steps show how many steps to measure. To save time, a measurement of only two or three steps includes
-the trial steps and has no settling steps."""
+"""Settling steps per measured step. They run before the measured steps, because short steps are slower at first. Two
+trial steps run before the settling steps, and show how many steps to measure. If only two or three steps are measured,
+the trial steps are among them, and no settling steps run."""
 _ERROR_OF_MEDIAN = 1.2533 / 1.349
 """Standard error of the median, divided by (interquartile range ÷ √n), for normally distributed values. The standard
 error is 1.2533 σ ÷ √n, and the interquartile range is 1.349 σ."""

@@ -38,9 +38,9 @@ class Scalars(Protocol):
 
 
 class Meter:
-    """On rank 0, measures step time, samples/s of all ranks and the input-bound share. Other ranks only show progress.
+    """Measures step time, samples/s of all ranks and the input-bound share, on rank 0. Other ranks only show progress.
 
-    It writes log events, `metrics.jsonl`, TensorBoard scalars, and the trainer's part of `summary.json`.
+    Rank 0 writes log events, `metrics.jsonl`, TensorBoard scalars, and the trainer's part of `summary.json`.
 
     Args:
         rank: returns this process's rank, which may be known only after the meter is made.
@@ -80,12 +80,12 @@ class Meter:
         self._total_steps = self._total_steps or steps
 
     def resumes(self, steps: int) -> None:
-        """Set how many steps an earlier run made in this run's first epoch. Call this before the first step is over."""
+        """Set how many of the first epoch's steps an earlier run made. Call this before this run's first step ends."""
         if not self._fit.steps:
             self._epoch_began = -steps
 
     def batches_hold(self, samples: float) -> None:
-        """Set the number of samples in a batch, if it is known only after the start."""
+        """Set the mean number of samples in a batch, if it is known only once batches arrive."""
         self._batch_size = max(round(samples), 1)
 
     def begin(self, ideal: IdealStep | None = None) -> None:

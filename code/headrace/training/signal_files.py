@@ -45,7 +45,7 @@ class SignalFiles:
                 self._paused.touch()
 
     def progress(self) -> None:
-        """Show that a step began or was made. This is cheap enough to call for each step."""
+        """Show that this rank makes progress. This is cheap enough to call for each step."""
         now = time.monotonic()
         if self._folder and now >= self._next:
             self._next = now + PROGRESS_INTERVAL_S

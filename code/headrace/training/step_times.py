@@ -106,8 +106,8 @@ class StepTimes:
         """Return the mean time of a step without waiting, in milliseconds. It includes rare, slow callbacks.
 
         Take the shorter of two times: the measured ideal step, and the latest steps' median without callbacks. Add the
-        mean time of callbacks. If no ideal step was measured, return the mean step time minus the waiting. Means are of
-        the steps `of`, by default of all.
+        mean time of callbacks. If no ideal step was measured, return the mean step time minus the waiting. Both means
+        cover the steps `of`, by default all steps.
         """
         of = of or self.all
         if not self.ideal.ms:

@@ -9,7 +9,7 @@ from mpi4py import MPI
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--how", choices=["raise", "exit", "kill"])
-parser.add_argument("--deaf", type=int, default=0, help="whether rank 0 ends by SIGKILL only, and so late")
+parser.add_argument("--deaf", type=int, default=0, help="1: rank 0 ignores SIGTERM, so only SIGKILL ends it")
 args, _ = parser.parse_known_args()
 MPI.COMM_WORLD.Barrier()
 if MPI.COMM_WORLD.rank == 1:

@@ -19,7 +19,7 @@ PAUSE_S = 0.2
 only the CPU time that ranks do not use."""
 HOSTS = len(json.loads(os.environ["SM_HOSTS"]))
 CONFIG = str(Path(os.environ["SAGEMAKER_BASE_DIR"]) / "input/config/resourceconfig.json")
-"""Path of a file whose content differs from host to host, if hosts are namespaces or SageMaker's instances."""
+"""Path of a file that names its host. With namespaces and on SageMaker, each host has its own file at this path."""
 
 hvd.init()
 

@@ -34,7 +34,7 @@ for number, (_, names) in enumerate(elements.unbatch()):
     if number >= ELEMENTS and (from_all or time.monotonic() > deadline):
         break
     if number % 100 == 0:
-        time.sleep(0.05)  # hosts share the processors here, and the worker beside the ranks gets what they leave
+        time.sleep(0.05)  # all hosts share the processors here, and a worker gets only the CPU time that ranks leave
 output = Path(os.environ["SM_OUTPUT_DATA_DIR"])
 (output / f"makers-{hvd.rank()}.json").write_text(json.dumps(makers))
-hvd.allreduce(tf.constant(1.0))  # a rank stays until both have read
+hvd.allreduce(tf.constant(1.0))  # neither rank ends before both have read their elements

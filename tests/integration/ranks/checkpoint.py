@@ -31,7 +31,7 @@ model.fit(x, y, epochs=3, verbose=0, callbacks=[hvd.callbacks.BroadcastGlobalVar
 
 if hvd.rank() == 0:
     assert sorted(path.name for path in folder.iterdir()) == ["epoch-0002", "epoch-0003"]
-    # The files that a crash during writing leaves are never read.
+    # A crash while a checkpoint is written leaves such files. They are never read.
     shutil.copytree(folder / "epoch-0003", folder / ".partial-epoch-0004")
     (folder / "epoch-0005").mkdir()
 

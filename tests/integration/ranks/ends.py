@@ -51,7 +51,7 @@ for is_counted in (True, False):
         assert (len(open_ports()), threading.active_count()) == before, "nothing is to be agreed on"
 assert len(open_ports()) == before[0], "once all ranks are connected, no port is open"
 
-# A rank that reads ahead waits for a rank that takes no more batches, until it learns that the other rank has stopped.
+# Ranks 1 and 2 read ahead, so they wait for rank 0. They go on once they learn that rank 0 takes no more batches.
 for uneven in ("drop", "pad"):
     epochs = stream(f"given up, {uneven}", uneven, is_counted=False, ahead=2 if rank else 0)
     for _ in range(3):
@@ -118,7 +118,7 @@ steps, everyones = all_of(mine, shared=False, job_name="own")
 assert on_all_ranks(steps) == [7] * size
 assert set(everyones) >= set(range(90))
 
-# Seeds that differ between ranks, as for dropout, do not make another dataset.
+# Datasets count as equal even if ranks set different seeds, as they may for dropout.
 tf.random.set_seed(42 + rank)
 _, everyones = all_of(counted.shuffle(40).batch(4), uneven="keep", job_name="seeded")
 assert sorted(everyones) == list(range(40))

@@ -57,7 +57,7 @@ assert hvd.broadcast_object({"epoch": rank}, root_rank=0) == {"epoch": 0}
 assert hvd.allgather_object(rank) == [0, 1] and not hasattr(hvd, "elastic") and not hasattr(hvd, "__path__")
 try:
     hvd.join()
-    raise NotImplementedError("join was handed on")
+    raise NotImplementedError("hvd.join was not refused")
 except AttributeError as error:
     assert "hvd.allreduce" in str(error), error
 for wrap in hvd.DistributedOptimizer, lambda tape, **how: hvd.DistributedGradientTape(tf.GradientTape(), **how):

@@ -58,7 +58,7 @@ def shards(checkpoint):
 assert steps_before == {0: STEPS, 1: STOPPED_AT} and steps_after == {1: STEPS - STOPPED_AT, 2: STEPS}
 before_all, after_all = (hvd.allgather(tf.constant(each)).numpy() for each in (before, after))
 of_first_epoch = hvd.allgather(tf.constant(before[: STEPS * BATCH])).numpy()
-assert len(np.unique(of_first_epoch)) == ELEMENTS, "the first epoch is not each element once"
+assert len(np.unique(of_first_epoch)) == ELEMENTS, "the first epoch lacks elements"
 counts = np.bincount(np.concatenate([before_all, after_all]), minlength=ELEMENTS)
 # Rank 0 knows all elements of its own steps, but only those elements of rank 1 that were reported before the stop.
 assert counts.sum() == EPOCHS * ELEMENTS

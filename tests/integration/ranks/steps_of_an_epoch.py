@@ -62,7 +62,7 @@ for given in (None, len(train)):
     again = EPOCHS * (steps * hvd.size() - len(rows_of()))
     assert everyones.sum() <= EPOCHS * ELEMENTS + again * BATCH, "no more than a batch of each epoch comes twice"
 
-# With fewer steps per epoch, Keras begins the stream again at its end, as with a plain dataset of the same length.
+# With steps_per_epoch below len(stream), each epoch has as many steps as with a plain dataset of the same length.
 fewer = len(rows_of()) // hvd.size()
 plain = made_in(rows_of(steps * BATCH), keras.optimizers.SGD(0.0), fewer)
 sgd = hvd.DistributedOptimizer(keras.optimizers.SGD(0.0))

@@ -28,7 +28,7 @@ class ToyService(DataService):
         return {"up": self._up}
 
     def hear(self, decision):
-        write_json(self._heard, dict(decision))  # called repeatedly, while ranks read it
+        write_json(self._heard, dict(decision))  # atomic, because ranks read the file while this method writes it again
 
     def trainer_environ(self):
         places = [self._settings.endpoint(host.name) for host in self._topology.hosts]

@@ -37,7 +37,7 @@ training = headrace.torch.Training(model, optimizer, loader, 5)
 seen = 0
 for _ in training.epochs(3):
     for x, index in training.steps():
-        assert torch.equal(x[:, 0], index - 19.5), "samples are made with the mean"
+        assert torch.equal(x[:, 0], index - 19.5), "samples were made without the mean"
         loss = model(x).square().mean()
         optimizer.zero_grad()
         loss.backward()

@@ -44,7 +44,7 @@ rank = headrace.torch.rank()
 steps = 0
 for epoch in training.epochs(args.epochs):
     for numbers, indices in training.steps():
-        if args.ledger:  # before gradients are averaged: when one rank has made the step, all have written this
+        if args.ledger:  # before gradients are averaged, so no rank ends a step that another has not written
             with open(Path(args.ledger) / f"rank{rank}", "a") as file:
                 file.write(f"{epoch} {indices.tolist()}\n")
         loss = torch.nn.functional.cross_entropy(model(numbers), indices % 2)

@@ -32,7 +32,7 @@ from headrace.job.spec import JobSpec
 from headrace.linux import prctl, processes
 
 LEFT_BEHIND_TIMEOUT_S = 60.0
-"""Seconds until running hosts are killed, after the leader has ended or all hosts except the leader have ended."""
+"""Seconds until hosts that still run are killed. The count starts when the leader, or every other host, has ended."""
 INTERRUPT_GRACE_S = 120.0
 """Seconds from SIGTERM to SIGKILL after an interrupt, as on SageMaker. A second interrupt kills the hosts at once."""
 KILL_GRACE_S = 2.0

@@ -25,7 +25,7 @@ class Console:
     """Prints whole lines from any thread; on a terminal the last line shows the job's progress."""
 
     def __init__(self, phases: Phases | None = None, stream: TextIO | None = None) -> None:
-        stream = stream or sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (it was closed)
+        stream = stream or sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (stdout was closed)
         self._phases = phases
         self._color = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         self._told: set[str] = set()
@@ -42,7 +42,7 @@ class Console:
         If the disk is full, the file misses lines. The host's output is still read: a full pipe would block the host.
         """
         match = _PREFIX.match(line)
-        if match is None:  # Printed before the launcher had a log, or by a program that bypassed it.
+        if match is None:  # The launcher had no log yet, or a program wrote past it.
             stamp = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds")
             line = f"{stamp.replace('+00:00', 'Z')} {host} {'host':<10} {line}"
             match = _PREFIX.match(line)

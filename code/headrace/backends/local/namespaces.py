@@ -151,7 +151,7 @@ def enter(
     os.close(switch_net)
     os.close(switch_user)
     os.chdir(folder)
-    die_with_parent()  # again: joining the user namespace has cleared the earlier request
+    die_with_parent()  # requested again: joining the user namespace cancelled the first request
     if os.getppid() != parent_pid:
         sys.exit(ENTER_FAILED)  # the parent died before the call above
     os.execvp(argv[0], list(argv))

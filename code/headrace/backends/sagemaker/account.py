@@ -141,7 +141,7 @@ def is_denied(error: HeadraceError) -> bool:
 
 @contextlib.contextmanager
 def ignored(*codes: str) -> Iterator[None]:
-    """Suppress an AWS error that has one of these codes, as a context manager."""
+    """A context manager that suppresses AWS errors with these codes."""
     try:
         yield
     except exceptions.ClientError as error:

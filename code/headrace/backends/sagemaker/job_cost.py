@@ -59,6 +59,6 @@ def ask_to_agree(most_usd: float | None, max_run_s: int) -> None:
         return
     cost = "has no known price" if most_usd is None else f"can cost {most_usd:.2f} USD (--max_run {max_run_s} s)"
     if not sys.stdin.isatty():
-        raise InputError(f"this job {cost}; add --yes to submit it anyway, or choose a smaller --max_run")
+        raise InputError(f"this job {cost}; add --yes to submit it, lower --max_run, or give a missing --price")
     if not ask(f"This job {cost}. Submit it? [y/N] "):
         raise InputError("not submitted")

@@ -61,7 +61,7 @@ class LogTail:
         return is_unread or self._lines > lines
 
     def _read(self) -> bool:
-        """Read the new lines. Return True if AWS throttled a call. Some lines may then be missing."""
+        """Read the new lines. Return True if AWS throttled a call: some lines may still be unread."""
         if self._is_denied:
             return False
         with ignored("ThrottlingException"):
@@ -104,7 +104,7 @@ class LogTail:
             yield from (event["message"].rstrip("\n") for event in answer["events"])
             if answer["nextForwardToken"] == stream.token:
                 return
-            stream.token = answer["nextForwardToken"]  # after printing: an error above must not skip lines
+            stream.token = answer["nextForwardToken"]  # only now: after an error, unprinted lines are read again
 
     def _take(self, stream: _Stream, line: str) -> None:
         self._lines += 1

@@ -1,4 +1,4 @@
-"""Upload what hosts would otherwise build or fetch: Horovod's build recipe and the library for data transfer.
+"""Upload two things that hosts look for in S3: Horovod's build recipe and the library for data transfer.
 
 See `headrace.tensorflow.install_horovod` and `headrace.tensorflow.service.transfer.build`.
 """

@@ -112,7 +112,7 @@ def _check(spec: JobSpec, options: CloudOptions) -> None:
 
 
 def _hyperparameters(spec: JobSpec, options: CloudOptions, submitted: str) -> dict[str, str]:
-    """Return the hyperparameters of the job and of SageMaker's training toolkit, as JSON, which the toolkit decodes."""
+    """Return the job's hyperparameters and those for SageMaker's toolkit. The toolkit decodes each value from JSON."""
     if options.enable_network_isolation:
         submitted = f"/opt/ml/input/data/{SOURCE_CHANNEL}/{SOURCE_ARCHIVE}"
     own: dict[str, Any] = {

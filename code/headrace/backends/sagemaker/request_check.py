@@ -65,7 +65,7 @@ def _beyond_types(value: Any, shape: Shape, path: str) -> Iterator[tuple[str, An
 
 
 def _matches(pattern: str, value: str) -> bool:
-    # Wider classes take the place of Unicode's, which Python's `re` does not support.
+    # Python's `re` does not support Unicode classes such as \p{L}. Replace them by wider classes.
     for unicode_class, members in ((r"\p{L}", r"\w"), (r"\p{Z}", r"\s"), (r"\p{N}", r"\d")):
         pattern = pattern.replace(unicode_class, members)
     try:

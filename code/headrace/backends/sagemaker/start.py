@@ -134,12 +134,12 @@ def _explain(spec: JobSpec, options: CloudOptions, table: InstanceTable) -> None
         where = without_password(uri)
         _say(f"figures go to MLflow too, at {where}; hosts need mlflow-skinny: put it into your requirements.txt")
     if options.enable_network_isolation:
-        _say("network isolation: nothing can be installed at the start; --image_uri must bring all that headrace needs")
+        _say("network isolation: hosts cannot install packages; --image_uri must hold all that headrace needs")
     if options.sharded_channels:
         own = FRAMEWORKS[spec.framework].without_sharing
-        advice = f"use {own} for each dataset that reads it"
+        advice = f"use {own} for each dataset that reads this channel"
         if spec.tf_data_mode == "service":
-            advice = f"workers need all files; submit with --tf_data_mode local, and {advice}"
+            advice = f"workers would need all files. Submit with --tf_data_mode local, and {advice}"
         _say(f"a sharded channel gives each host different files: {advice}")
     if not options.checkpoint_s3_uri:
         uri = checkpoint_uri(spec, options)

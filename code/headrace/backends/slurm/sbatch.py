@@ -24,7 +24,7 @@ SCRIPT = "job.sbatch"
 POLL_S, LOG_POLL_S = 5.0, 0.5
 COMMAND_TIMEOUT_S = 60.0
 GIVE_UP_S = 3600.0
-"""Seconds without an answer from Slurm after which to give up. They allow for a restart of slurmctld."""
+"""Seconds to wait for Slurm to answer again before giving up. A restart of slurmctld takes less."""
 UNFINISHED = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "REQUEUED", "REQUEUE_HOLD", "STOPPED",
               "STAGE_OUT", "SIGNALING", "RESIZING")  # fmt: skip
 _OURS = ("SLURM_CONF", "SLURM_CLUSTERS")

@@ -95,7 +95,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
             f"--{role}_cpus", dest=f"{role}_cpus_per_task", type=int, default=0, metavar="N", help="CPUs of each node"
         )
         group.add_argument(f"--{role}_mem", default="", metavar="SIZE", help="memory of each node, such as 64G; 0: all")
-    group.add_argument("--exclusive", action="store_true", help="keep other jobs off the nodes; uses the default ports")
+    group.add_argument("--exclusive", action="store_true", help="give the job whole nodes and the default ports")
     group.add_argument("--time", default="", metavar="LIMIT", help="minutes, H:MM:SS or D-HH:MM (default: partition's)")
     group.add_argument("--account", default="", metavar="NAME")
     group.add_argument("--qos", default="", metavar="NAME")

@@ -2,7 +2,7 @@
 
 Each session begins with fresh nonces from both sides; the session's key is an HMAC over them. Every call
 and every reply carries an HMAC over method, counter and body, and each counter value is accepted once. So
-a message cannot be replayed, neither in its own session nor in another.
+no message can be replayed, in its own session or in another.
 
 The server keeps no record of an unauthenticated client: the nonce itself proves that this process issued it,
 so a flood of hellos costs no memory and displaces no other client.

@@ -20,8 +20,8 @@ import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from typing import Any, NoReturn
 
-os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # Its own log lines about refused calls are noise here.
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # Children are forked and exec'd at once.
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC's log lines about refused calls are noise.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # needless: a forked child calls exec at once
 
 import grpc
 
@@ -90,7 +90,7 @@ class ControlServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        # Let replies under way arrive: this host's reply tells the leader that the host has received the outcome.
+        # Let pending replies go out: this host's last reply tells the leader that the host has the outcome.
         with contextlib.suppress(TimeoutError):
             self._await(self._server.stop(STOP_GRACE_S), STOP_GRACE_S + 1.0)
         self._end_loop()
@@ -136,7 +136,7 @@ class ControlServer:
         return grpc.unary_unary_rpc_method_handler(handle)
 
     def _stream(self, name: str, take: StreamHandler) -> grpc.RpcMethodHandler:
-        """Return a gRPC handler that calls `take`. The first message is signed and describes the unsigned chunks."""
+        """Return a gRPC handler that passes a signed message, and the unsigned chunks that follow it, to `take`."""
 
         async def handle(messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> bytes:
             try:
@@ -191,7 +191,7 @@ class ControlClient:
         """Make one authenticated call; return the reply. In a stream call, unsigned `chunks` follow the signed message.
 
         Raises:
-            ControlError: no reply came in time, or the reply is not authentic.
+            ControlError: the host cannot be reached, refuses the call, or sends no authentic reply in time.
         """
         deadline = time.monotonic() + timeout_s
         try:
@@ -208,7 +208,7 @@ class ControlClient:
             if error.code() == grpc.StatusCode.UNAUTHENTICATED:
                 self._auth = None  # The host was restarted, or our secret is wrong: begin a new session.
             if error.code() == grpc.StatusCode.DEADLINE_EXCEEDED:
-                # TCP may wait as long as an outage took before it retransmits. A new connection does not wait.
+                # After an outage, TCP may stay silent for as long as the outage took. A new connection sends at once.
                 self._channel.close()
                 self._open()
             raise ControlError(f"{error.code().name.lower()}: {error.details()}") from error

@@ -22,7 +22,7 @@ CHUNK_BYTES = 192 * 1024
 """Bytes of a file in one message; the control channel accepts messages up to 256 KiB."""
 CHUNK_TIMEOUT_S = 30.0
 SPARED_BYTES = 1 << 30
-"""Bytes that must stay free on the disk. A file that would take them is refused."""
+"""Bytes that must stay free on the disk. A file that would leave less is refused."""
 
 
 class FileKeeper:

@@ -22,7 +22,7 @@ CLOSE_S = 2.0
 
 
 class Exporter:
-    """Writes records to one destination. Each write takes all records that came since the write before.
+    """Writes records to one destination. Each write takes all records that came since the previous write.
 
     Args:
         open_: opens the destination, and returns a function that writes records. The exporter's thread calls both.

@@ -1,6 +1,6 @@
 """Export the hosts' usage and the workers' rates to TensorBoard, in the folder that rank 0 writes to.
 
-It needs only the `tensorboard` package, because the launcher imports no framework.
+The launcher imports no framework, so this module needs only the `tensorboard` package.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ END_S = 30.0
 ABORT_S = 5.0
 """Seconds that all ranks may take to end after the preflight has failed."""
 ORTED_PATIENCE_S = 8.0
-"""Seconds to wait, after an MPI daemon has ended, for mpirun to report which rank failed. The report comes later."""
+"""Seconds before a failed MPI daemon counts as the root cause. Until then, mpirun may report a failed rank."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Verdict:
 
     cause: RootCause
     stalled: bool = False
-    """Whether the ranks have stalled. If so, the leader has their stacks printed."""
+    """True if the ranks have stalled. The leader then makes them print their stacks before it ends the job."""
     ask_ranks: bool = False
     """Whether to look in the ranks' output for the rank that failed first, and take its failure as the root cause."""
 
@@ -71,7 +71,7 @@ class Decider:
             self.ranks.take_event(happening.event, at)
 
     def missing_for_trainer(self) -> list[str]:
-        """Return what the start of the trainer waits for: dnn hosts, or Horovod's installation."""
+        """Return what must be ready before the trainer can start: dnn hosts, their servers, Horovod's installation."""
         statuses = {self._own.host: {"installing": self._own.installing}, **self._hosts.present()}
         installing = [host for host, status in statuses.items() if status.get("installing")]
         installer = FRAMEWORKS[self._settings.framework].installer
@@ -84,7 +84,7 @@ class Decider:
         return self._missing_hosts(everyone) + self._service.missing(reports, self._hosts.lost)
 
     def give_up(self, missing: list[str]) -> None:
-        """After the deadline for the start, record hosts that never answered as lost. The job goes on without them.
+        """Give up each host that has not answered by the startup deadline: record it as lost, and go on without it.
 
         Raises:
             DeadlineError: the job cannot go on. The message lists `missing`.
@@ -103,7 +103,7 @@ class Decider:
         )
 
     def is_over(self, now: float) -> bool:
-        """Return whether to terminate MPI. It may run for `END_S` seconds after all ranks logged that they leave it."""
+        """Return whether to terminate MPI, because all ranks logged over `END_S` seconds ago that they leave it."""
         over = now > self.ranks.ends_by
         if over:
             self._log.say(f"{END_S:g} s after all ranks have ended their scripts, MPI still runs: terminating MPI")
@@ -182,7 +182,7 @@ class Decider:
     def _stopped(self, now: float, stepping: bool) -> Verdict | None:
         """Return the verdict if any host got a stop request and the last checkpoint is saved or overdue; else None."""
         own, signal = self._own, self._own.stop_signal
-        if self._plan.rank and signal:  # from the toolkit's mpirun, which ends all ranks if one fails or on request
+        if self._plan.rank and signal:  # from the toolkit's mpirun: a rank failed, or the job was stopped
             why = "a rank failed (its traceback is in this log), or the job was stopped"
             cause = RootCause(own.host, MPIRUN, f"ended the ranks with {signal}: {why}", signal=signal)
             return Verdict(cause, ask_ranks=True)

@@ -94,7 +94,7 @@ def _counts(restarts: Any) -> dict[str, int]:
 def _since(before: Any, now: Any) -> dict[str, float]:
     """Return a host's figures between two reports; empty if the reports are malformed or have the same time."""
     try:
-        same_count = now.get("since") == before.get("since")  # else counting restarted, at the first step
+        same_count = now.get("since") == before.get("since")  # False once, at the first step: counts begin again there
         return _figures(before, now) if same_count and now["over_s"] > before["over_s"] else {}
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError):  # another host may send anything
         return {}

@@ -99,7 +99,7 @@ class Leader:
             if watchdog.stepped:
                 run.ranks.progressed()
             if self._stepping:
-                # This host's published status, because a new one takes long.
+                # Use this host's published status, because making a new one takes long.
                 statuses = {run.state.host: run.state.published, **self._hosts.statuses}
                 self._timeline.look(statuses, self._hosts.lost, time.monotonic())
             if cause := run.ranks.ended_and_awaited():
@@ -224,7 +224,7 @@ class Leader:
         """
         run, hosts = self._run, self._hosts
         if cause.signal == "SIGKILL" and cause.process.startswith("rank") and cause.host in hosts.present():
-            # A report may be PUBLISH_INTERVAL_S old, and it must have been made after the kill.
+            # Reports can be PUBLISH_INTERVAL_S old. Wait that long, so that the next report is newer than the kill.
             run.wait_until(lambda: False, PUBLISH_INTERVAL_S + 0.2)
             asked_at = time.monotonic()
             next(lease for lease in self._leases if lease.host == cause.host).hurry()
@@ -232,7 +232,7 @@ class Leader:
         return explained(cause, self._statuses().get(cause.host, {}).get("memory") or {})
 
     def _deliver(self, outcome: Outcome) -> None:
-        """Send all hosts the outcome, and meanwhile end the leader's children. A host silent for `lease_s` is lost."""
+        """Send all hosts the outcome, and end the leader's children. A host that does not confirm it is lost."""
         run, hosts = self._run, self._hosts
         run.state.usage.freeze()
         for lease in self._leases:
@@ -242,7 +242,7 @@ class Leader:
         run.wait_until(lambda: set(hosts.names) <= {*hosts.informed, *hosts.lost}, run.plan.settings.lease_s)
         for lease in self._leases:
             if lease.host not in hosts.informed and lease.host not in hosts.lost:
-                # It died so shortly before the end that its lease has not run out.
+                # This host has not confirmed the outcome for a whole lease.
                 hosts.lost.append(lease.host)
                 error = f"has not received the outcome: {hosts.errors[lease.host] or 'no answer'}"
                 run.log.event("host_lost", host=lease.host, error=error)

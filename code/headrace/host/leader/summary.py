@@ -36,7 +36,7 @@ class JobTimes:
         return stage in self._reached
 
     def train_s(self) -> float | None:
-        """Return the seconds from the first step, or else the trainer's start, to the end. None if neither happened."""
+        """Return the seconds of training, from the first step, else from the trainer's start; None without either."""
         begin = self._reached.get("first_step", self._reached.get("trainer_started"))
         return None if begin is None else self._reached["end"] - begin
 
@@ -68,10 +68,10 @@ def write_summary(
     """Write the leader's `summary.json` and return its content. If it cannot be written, the log says so.
 
     Args:
-        another_follows: True for a first summary: rank 0's report file is kept for the fuller summary that follows.
+        another_follows: True for a first summary. It keeps rank 0's report file for the fuller summary that follows.
     """
     plan, service, output_dir = run.plan, run.service, run.plan.paths.output_dir
-    # A first summary is in a hurry, so it uses the published status: a new one takes long on a busy machine.
+    # A first summary must be quick. So it uses the published status: making a new status is slow on a busy machine.
     own = run.state.published if another_follows else run.state.status()
     statuses = {run.state.host: own, **others.statuses}
     summary = {  # in the order in which people read it

@@ -21,7 +21,7 @@ _REDUCERS = " or ".join(each.stall_words.reducer for each in FRAMEWORKS.values()
 class StallWatchdog:
     """Finds out from the files of `headrace.rank.liveness` that no rank makes progress. Scripts need no change.
 
-    A step, batch or collective is progress. So is a move: a rank's main thread reaches another place in its code. Until
+    Progress is a step, a batch, a collective or a move: a rank's main thread reaches another place in its code. Until
     the first step, batch or collective, a printed line counts as a move. While an allreduce waits for a rank, moves are
     ignored: that rank may loop for ever. Any change of a file's time counts, even to an earlier one (clocks may jump).
     """
@@ -54,7 +54,7 @@ class StallWatchdog:
         self._seen, self._moved = seen, moved
         silence_s = now - self._last_progress
         self._deadlocked = not self.stepped and ranks.wait_for_each_other and now - self._moved_at > STILL_S
-        # Before the first step, ranks import, download and compile. All this may take as long as a job's start.
+        # Until the first step, batch or collective, ranks import, download and compile: the start-up limit applies.
         limit_s = STILL_S if self._deadlocked else self._timeout_s if seen else self._start_timeout_s
         return silence_s if silence_s > limit_s else None
 

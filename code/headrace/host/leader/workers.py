@@ -24,9 +24,9 @@ def workers(names: Mapping[str, str], statuses: Statuses) -> dict[str, Any]:
     """Return a dict from each worker's name (HOST/NAME) to the worker's figures in the summary.
 
     `batches` is the count since the start. `share` maps each rank to the part of its batches that came from this
-    worker, 0 to 1. `batches_per_s` and `bytes_per_s` are summed over all ranks, and measured from each rank's first
-    batches on. Over gRPC, ranks cannot count their batches: then `batches` and both rates are None. `processors` is the
-    mean number of processors that the worker's processes kept busy since the first step.
+    worker, 0 to 1. `batches_per_s` and `bytes_per_s` are sums over all ranks, measured from the first counts
+    that each rank wrote. Over gRPC, ranks cannot count their batches: `batches` and both rates are None. `processors`
+    is the mean number of processors that the worker's processes kept busy since the first step.
 
     Args:
         names: maps each worker's ADDRESS:PORT to its HOST/NAME; see `DataService.worker_names`.

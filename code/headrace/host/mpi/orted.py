@@ -57,7 +57,7 @@ class MpiDaemon:
 
     def __init__(self, leader_address: str, work_dir: Path, inbox: Inbox) -> None:
         self._leader_address, self._work_dir, self._inbox = leader_address, work_dir, inbox
-        self._leader = addresses_of(leader_address)  # looked up now, because a call must not wait for the look-up
+        self._leader = addresses_of(leader_address)  # looked up early; calls look the name up only if this fails
         self._asked = False
 
     def ask(self, body: Body) -> Body:

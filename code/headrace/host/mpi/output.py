@@ -110,7 +110,7 @@ class RankLog:
             self.reads_data |= event is not None and event.name == READS_DATA
             if event and event.name == RANK_ENDED:
                 self._ended_ranks.add(_number(event.fields.get("rank", "")))
-                self._waiting_ranks = {}  # their waits may be over; ranks that still wait report it again
+                self._waiting_ranks = {}  # old reports may be outdated; ranks that still wait repeat theirs
             if event and event.name == RANK_FAILED:
                 self._fail(self._raised(event), lost_peer=event.fields.get("broken") == "1")
             elif event and event.name == PREFLIGHT_FAILED:
@@ -126,7 +126,7 @@ class RankLog:
                 self._fail(self._of_rank(int(signalled["rank"]), how, int(signalled["pid"]), signal=name))
             if lacks := _LACKS.search(text):
                 self._lacks = f"{lacks['what']}: {NO_ROOM}"
-                if who == MPIRUN and lacks["what"] != "OUT-OF-RESOURCE":  # a rank says more about that
+                if who == MPIRUN and lacks["what"] != "OUT-OF-RESOURCE":  # for this one, a rank reports more
                     self._fail(RootCause(self._leader, MPIRUN, f"cannot start the ranks: {self._lacks}"))
             elif _NO_MPI.search(text) and who != MPIRUN:
                 why = f"could not start MPI: {self._lacks or 'see the lines above'}"
@@ -216,7 +216,7 @@ class RankLog:
 
     def _raised(self, event: Event) -> RootCause:
         rank, pid, code = (_number(event.fields.get(name, "")) for name in ("rank", "pid", "exit_code"))
-        if event.fields.get("broken") == "1" and self._ended_ranks - {rank}:  # it lost its connection to an ended rank
+        if event.fields.get("broken") == "1" and self._ended_ranks - {rank}:  # an ended rank broke the connection
             return self._awaited(min(self._ended_ranks - {rank}), rank)
         message = f"raised {urllib.parse.unquote(event.fields.get('error', 'an exception'))}"
         return self._of_rank(rank, message, pid, exit_code=code)

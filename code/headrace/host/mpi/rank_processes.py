@@ -20,7 +20,7 @@ def rank_processes() -> dict[str, psutil.Process]:
             # mpirun has the module in its command line too, but is no rank.
             number = process.environ().get("OMPI_COMM_WORLD_RANK") if mpirun.RANK_MODULE in process.cmdline() else None
             if number is not None:
-                found.setdefault(f"rank{number}", process)  # parents come first, so this is not a fork of the rank
+                found.setdefault(f"rank{number}", process)  # keeps the rank, not its forks: parents come first
     return found
 
 

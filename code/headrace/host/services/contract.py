@@ -36,7 +36,7 @@ class Server:
 
 @dataclass(frozen=True)
 class Decision:
-    """A decision that the leader makes once for all hosts. It logs a text (`note`) and an event (`event`, `fields`)."""
+    """A decision that the leader makes once for all hosts. The leader logs `note`, and an event with the `fields`."""
 
     event: str
     fields: Mapping[str, str]
@@ -67,7 +67,7 @@ class DataService:
         """Take note of an event that a server of this host has logged."""
 
     def report(self) -> Report:
-        """Return a copy of this host's report. The leader gets it when it next renews this host's lease."""
+        """Return a copy of this host's report. The host sends it to the leader in replies to lease renewals."""
         return {}
 
     def hear(self, decision: Mapping[str, Any]) -> None:

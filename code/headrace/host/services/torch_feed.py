@@ -32,7 +32,7 @@ class TorchFeed(DataService):
         environ = {
             "CUDA_VISIBLE_DEVICES": "-1",
             **python_path(plan.source_dir, plan.environ),
-            # With this set, MPI needs no daemon when a script or Lightning asks it for a rank. Feed servers have none.
+            # The script or Lightning may initialize MPI. This variable makes MPI work without a daemon in feed servers.
             "OMPI_MCA_ess_singleton_isolated": "1",
             STALL_TIMEOUT_VARIABLE: str(math.ceil(settings.stall_timeout_s)),
         }
@@ -46,7 +46,7 @@ class TorchFeed(DataService):
                 f"--port={port}",
                 f"--address={address}:{port}",
                 f"--share={settings.num_of_data_workers}",
-                # The ranks' own command: the servers run the script to make its dataset.
+                # The script and its arguments are those of the ranks: servers run it to make its dataset.
                 str(plan.source_dir / settings.training_script),
                 *plan.script_arguments,
             ]

@@ -71,7 +71,7 @@ class Gpus:
             return  # no library, no driver or no GPU: then there are no figures
         while handles:
             time.sleep(SAMPLE_S)
-            # A figure may be missing at times, or always: a part of a GPU has no utilization.
+            # A figure may be missing at times. Utilization is always missing if MIG splits a GPU.
             with contextlib.suppress(Exception):
                 memory = [pynvml.nvmlDeviceGetMemoryInfo(each) for each in handles]
                 with self._lock:

@@ -45,7 +45,7 @@ class ResourceUsage:
         self._processes: list[tuple[Child, psutil.Process]] = []
 
     def sample(self, force: bool = False) -> None:
-        """Read CPU times and memory of all children; at most every `SAMPLE_INTERVAL_S` unless forced."""
+        """Read all children's CPU times and memory, at most once per `SAMPLE_INTERVAL_S`. `force` lifts this limit."""
         now = time.monotonic()
         if now < self._next_sample and not force:
             return

@@ -48,7 +48,7 @@ def _cgroup_files(root: Path) -> list[Path]:
     for line in lines:
         number, _, rest = line.partition(":")
         controllers, _, group = rest.partition(":")
-        # In a container, `group` may be the path on the machine, but the mount's root is the container's own group.
+        # In a container, `group` may be a path that only the machine has. Then the mount's root is the right group.
         places = [group.strip("/"), ""]
         if number == "0" and not controllers:
             found += [mount / place / "memory.events" for place in places]
@@ -80,7 +80,7 @@ class KernelKills:
         files = [file for file, at in self._rose.items() if at >= now - JUST_NOW_S]
         if any("cgroup" in file for file in files):
             return "here"
-        # If the container has its own counter (memory.events), which has not risen, the machine's does not matter.
+        # If the container has its own counter (memory.events), a kill here raises it: this kill was elsewhere.
         return "machine" if files and not any(file.endswith("memory.events") for file in self._counts) else ""
 
 

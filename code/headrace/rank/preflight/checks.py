@@ -85,7 +85,7 @@ def _there_and_back(meeting: Meeting, other: int, is_first: bool, size: int, tim
             meeting.wait([comm.Isend(got, other, PING_TAG)], what, rest=False)
             sent[0], sent[1] = got[0], number % 256
         if not np.array_equal(sent, got):
-            # The other rank may wait for another message, so this rank cannot go on to report to rank 0.
+            # The other rank may wait for a next message, and rank 0 for the other rank: this rank must end all ranks.
             raise PreflightError(meeting.rank, f"{what}: the bytes that arrived differ from those sent", is_final=True)
         if sent[0]:
             break

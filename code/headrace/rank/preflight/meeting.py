@@ -29,7 +29,7 @@ class PreflightError(Exception):
         super().__init__(rank, message, is_final)  # pickle sends these arguments to rank 0
         self.rank, self.message = rank, message
         self.is_final = is_final
-        """Whether this rank cannot go on, not even to report to rank 0."""
+        """Whether the failed rank raises the error itself. If not, the error goes to rank 0, which raises it."""
 
     def __str__(self) -> str:
         return self.message
@@ -54,7 +54,7 @@ class Meeting:
         """The other members of the current stage, while rank 0 runs the stage's function; otherwise empty."""
 
     def stage(self, what: str, members: Collection[int], work: Callable[[], Result]) -> dict[int, Result]:
-        """Have the members work at the same time. On rank 0, return their results by rank; on other ranks, return {}.
+        """Call `work` on all members at the same time. Return their results by rank on rank 0, and {} on other ranks.
 
         Args:
             members: the ranks that work.
@@ -110,7 +110,7 @@ class Meeting:
         return f"rank {rank}" + (f" on {self.hosts[rank]}" if self.hosts[rank] else "")
 
     def _attempt(self, work: Callable[[], Result]) -> Result | PreflightError:
-        """Return `work`'s result, or its error for rank 0 to raise: rank 0's output always reaches the leader."""
+        """Return the result of `work`, or its error. Rank 0 raises this error: its output always reaches the leader."""
         try:
             return work()
         except PreflightError as error:

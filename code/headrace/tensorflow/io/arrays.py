@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from headrace.cluster.run_files import ARRAYS_FOLDER
 from headrace.errors import InputError
 from headrace.rank.context import TrainerContext
-from headrace.tensorflow.compat import data_nest as nest  # it takes a list for a tensor, as tf.data does
+from headrace.tensorflow.compat import data_nest as nest  # treats a list as one tensor, as tf.data does
 
 BLOCK = 256
 """Number of rows that are read together from a mapped file."""
@@ -105,7 +105,7 @@ def _is_mappable(array: Any) -> bool:
 
 
 def _stored(array: NDArray[Any]) -> Path:
-    """Store an array in a file named by its content; return its path. It is deleted with the host's working folder."""
+    """Write an array to a file named by its hash; return the path. If the launcher set TMPDIR, it deletes the file."""
     content = array.reshape(-1).view(np.uint8)
     digest = hashlib.sha256(content.data).hexdigest()
     path = Path(tempfile.gettempdir()) / ARRAYS_FOLDER / f"{digest}.bin"

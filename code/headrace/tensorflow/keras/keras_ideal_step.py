@@ -94,7 +94,7 @@ def _build_metrics(model: keras.Model, batch: Any) -> None:
 
     TensorFlow traces a step a second time if the first trace made variables. For a large model that takes many seconds.
     """
-    # Only a Functional model tells its output before it is called; a Sequential one has a list of one.
+    # Before its first call, a Functional model has `output`, a Sequential one has `outputs`, and others have neither.
     output = model.outputs[0] if isinstance(model, keras.Sequential) else getattr(model, "output", None)
     keras_own = [getattr(type(model), name) is getattr(keras.Model, name) for name in ("train_step", "compute_metrics")]
     if output is None or not all(keras_own):
@@ -146,10 +146,10 @@ def _says_enough(element_spec: Any, batch_size: int | None) -> bool:
 def _with_spec_of(cached: tf.data.Dataset, dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Return `cached` with the shapes that `dataset` declares, so that both share one traced training function."""
     options = tf.data.Options()
-    options.autotune.enabled = False  # the end of an iterator waits for its tuning: up to 3 s on busy processors
+    options.autotune.enabled = False  # else the iterator's end waits for autotuning, up to 3 s on busy processors
 
     def relax(*elements: Any) -> Any:
-        batch = elements if type(dataset.element_spec) is tuple else elements[0]  # a named tuple is one argument
+        batch = elements if type(dataset.element_spec) is tuple else elements[0]  # `map` unpacks only plain tuples
         return tf.nest.map_structure(
             lambda tensor, spec: tf.compat.v1.placeholder_with_default(tensor, spec.shape), batch, dataset.element_spec
         )

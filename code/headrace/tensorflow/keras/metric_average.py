@@ -50,12 +50,12 @@ class MetricAverageCallback(keras.callbacks.Callback):
         sums = hvd.grouped_allreduce([tf.convert_to_tensor(each.value) for each in variables], op=hvd.Sum)
         for variable, value in zip(variables, sums, strict=True):
             variable.assign(value)
-        # Keras has read this rank's results already; `on_epoch_end` replaces them by these.
+        # Keras has already read this rank's own results; `on_epoch_end` writes all ranks' results over them.
         self._held_out = {f"val_{name}": _plain(value) for name, value in self.model.get_metrics_result().items()}
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         norm, rate = _norm_and_rate(self.model)
-        # A rank without a batch to evaluate may lack a name; the mean is then of the ranks that have it.
+        # A rank without a batch to evaluate may lack a metric; the mean is then over the ranks that have it.
         ours = {name: value for name, value in (logs or {}).items() if name not in self._held_out}
         own = {name: np.asarray(value, np.float64).tolist() for name, value in ours.items()}
         ranks = _all_or_none({"evaluates": False, "norm": norm, "rate": rate, "logs": own})

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.tensorflow.resume import Shards
 
 STOPPING_S = 30.0
-"""Seconds that rank 0, after saving a checkpoint on a stop request, waits for the launcher to end the job."""
+"""Limit in seconds. On a stop request, rank 0 saves a checkpoint, and then waits until the launcher ends the job."""
 WEIGHTS_FILE = "model.weights.h5"
 LEDGER_FILE = "ledger.json"
 PROGRESS_FILE = "progress.json"
@@ -73,7 +73,7 @@ class Checkpoint(StepCallback):
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         super().on_epoch_begin(epoch)
         if self._first_epoch and self._stream:
-            self._stream.start()  # `fit` asks for the first batch after this
+            self._stream.start()  # `fit` requests its first batch only after `on_epoch_begin`
         made, of, ranks = self._resumed
         # With another number of ranks, the same epoch may have had another number of steps.
         steps = self.steps_of_epoch() or of * ranks // collectives.size()

@@ -137,8 +137,8 @@ def distributed_class(base: Any, how: Reduction) -> Any:
                 grads = how.gradients(grads)
             _applying.reduced = not self.gradient_accumulation_steps
             try:
-                # Otherwise TensorFlow would count the step before it finds that there is no next batch. The group is
-                # one operation: hundreds of gradients, each an input of every update, make a graph slow to prepare.
+                # Without this dependency, TensorFlow counts a step before it finds that there is no next batch.
+                # Each update depends on one group. If it depended on every gradient, preparing the graph would be slow.
                 with tf.control_dependencies([tf.group(*[each for each in grads if each is not None])]):
                     return super().apply(grads, variables)
             finally:

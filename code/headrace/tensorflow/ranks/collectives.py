@@ -64,7 +64,7 @@ def _place() -> tuple[int, int]:
     if hvd.is_initialized():
         _known = int(hvd.rank()), int(hvd.size())
     elif _known is None and TrainerContext.from_environ(os.environ).signal_dir.name:
-        init()  # the job's script has not called it yet; a process without a rank would take all data
+        init()  # the job's script has not called hvd.init() yet; without a rank, this process would take all data
         return _place()
     return _known or (0, 1)
 

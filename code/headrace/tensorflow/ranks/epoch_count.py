@@ -47,7 +47,7 @@ class EpochCounter:
         self._newest: dict[tuple[int, int], int] = {}
 
     def hear(self, rank: int, numbers: Numbers | None) -> list[Numbers]:
-        """Return messages for all ranks. Arguments (rank, None): a rank is gone; (-1, None): a second has passed."""
+        """Return messages for all ranks. If `numbers` is None, `rank` is gone. If `rank` is -1, a second has passed."""
         if numbers is None:
             self._gone |= {rank} - {-1}
             self._say_waiting()

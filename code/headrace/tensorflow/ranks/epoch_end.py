@@ -23,7 +23,7 @@ from headrace.tensorflow.ranks.epoch_count import ALL_ENDED, ENDED, SOME_ENDED, 
 from headrace.tensorflow.ranks.messages import Link
 
 STOP_S = 2.0
-"""Seconds that Python waits at exit for the thread that sends messages to rank 0. It may be in a call of TensorFlow."""
+"""Limit in seconds. At exit, Python waits for the thread that sends to rank 0, since it may be calling TensorFlow."""
 _STREAMS = 1 << 32
 """Factor in a key of `_Rank.known`: stream number × factor + epoch number. Epoch numbers must be below the factor."""
 
@@ -124,7 +124,7 @@ class _Rank:
             stream = self._streams[number]
             stream.wake()
             of_epoch, batches = stream.mine.numpy().tolist()
-            if flags & SOME_ENDED and of_epoch == epoch and batches:  # the graph had these before it saw the flag
+            if flags & SOME_ENDED and of_epoch == epoch and batches:  # rank 0 may not know of batches before the flag
                 self._link.tell((number, epoch, batches, 0))
 
     def _close(self) -> None:
@@ -155,7 +155,7 @@ class _Stream:
 
     def wake(self) -> None:
         """Make waiting operations look at rank 0's decision again."""
-        with contextlib.suppress(tf.errors.CancelledError):  # it is closed
+        with contextlib.suppress(tf.errors.CancelledError):  # the queue is closed
             self._news.enqueue(self._true)
 
     def close(self) -> None:

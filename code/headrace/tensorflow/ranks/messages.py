@@ -59,7 +59,7 @@ class _Hub:
         threading.Thread(target=self._run, name="messages between ranks", daemon=True).start()
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # it is closed
+        with contextlib.suppress(OSError):  # the listener is closed
             while True:
                 connection, _ = self._listener.accept()
                 threading.Thread(target=self._greet, args=(connection,), daemon=True).start()

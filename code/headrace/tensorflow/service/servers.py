@@ -90,7 +90,7 @@ def serve_worker(port: int, address: str, transfer_address: str, dispatcher: str
     """Run a worker that registers with the dispatcher, which may start later."""
     keep_freed_memory()
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # each consumer needs one
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # each consumer takes an open file
     server = pywrap_servers.start_worker(
         port, address, dispatcher, HEARTBEAT_INTERVAL_MS, int(timeout_s * 1000), transfer_address
     )

@@ -195,7 +195,7 @@ class DatasetGraph:
         whole = compat.GraphDef(versions=self.definition.versions, library=self.definition.library)
         nodes = [each for each in self.definition.node if each.op != _SINK]
         read = {edge.partition(":")[0] for each in nodes if _DATASET_OP.search(each.op) for edge in each.input}
-        # Sizes do not depend on a dataset's large constants. Constants of lookup tables stay: tables may import them.
+        # Sizes do not depend on large constants that datasets read. A lookup table may import others, so they stay.
         whole.node.extend(graphdef.without_content(each) if each.name in read else each for each in nodes)
 
         def cardinalities() -> list[tf.Tensor]:
@@ -212,7 +212,7 @@ class DatasetGraph:
 
         Args:
             new: variant tensors of other datasets, by the names of the edges that they replace.
-            ordered: have parallel calls keep their order, whatever the options of the whole dataset say.
+            ordered: keep the order of parallel calls that leave `deterministic` to the whole dataset's options.
         """
         part = compat.GraphDef(versions=self.definition.versions, library=self.definition.library)
         wanted, used, added = f"{node.name}:0", {}, set()

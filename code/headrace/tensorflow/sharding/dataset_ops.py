@@ -13,7 +13,7 @@ EXPANDING = ("InterleaveDataset", "ParallelInterleaveDataset", "LegacyParallelIn
              "UnbatchDataset")  # fmt: skip
 """Transformations that turn each element into a dataset, and yield the elements of these datasets."""
 SPLITTABLE = (*ONE_BY_ONE, *EXPANDING, *REGROUPING)
-"""Transformations that give the same elements, whether one process makes them all or several make a part each."""
+"""Transformations that give the right elements if several processes run them, each on a part of the input."""
 BY_PLACE = ("ZipDataset", "TakeDataset", "SkipDataset", "ShardDataset", "WindowDataset", "ScanDataset",
             "UniqueDataset", "TakeWhileDataset", "GroupByWindowDataset", "DirectedInterleaveDataset")  # fmt: skip
 """Transformations whose result depends on the elements' places in the dataset."""

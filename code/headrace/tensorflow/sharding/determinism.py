@@ -18,7 +18,7 @@ _RANDOM_OP = re.compile(r"^(?!Stateless).*(Random|Rng|TruncatedNormal|Multinomia
 
 def disorder(node: Node) -> str:
     """Return why a transformation gives different elements, or another order, each time. Return '' if it does not."""
-    if node.op == "ShuffleDataset" and node.size != 1:  # list_files shuffles one file too
+    if node.op == "ShuffleDataset" and node.size != 1:  # list_files has a shuffle even for one file
         if node.definition.attr["reshuffle_each_iteration"].b:
             return "elements come in another order in each pass"
         return "" if node.value("seed") or node.value("seed2") else "elements are shuffled without a seed"

@@ -53,7 +53,7 @@ def orders_of(graph: DatasetGraph, shuffles: Collection[Shuffle], parts: int = 1
 
 
 def _seeded_shuffles(graph: DatasetGraph) -> list[tuple[Any, int]]:
-    """Find the seeded shuffles that reshuffle in each pass. Return the node and the value of each shuffle's `seed2`.
+    """Find the seeded shuffles that reshuffle in each pass. For each, return the node of its `seed2`, and the value.
 
     Each pass has its own graph, from which workers take the seeds. With equal seeds all passes would have the same
     order, so `in_passes` changes `seed2` in each graph. A shuffle without seeds draws new seeds, and is left out.

@@ -73,7 +73,7 @@ def put_constant(node: Any, values: Any) -> None:
 
 
 def without_content(node: Any) -> Any:
-    """Return a node or, if it is a large constant, a copy of it with the same type and shape, and zeros for values."""
+    """Return a copy of a large constant: same type, same shape, no values. Return any other node itself."""
     if node.op != "Const" or node.ByteSize() <= LARGE_BYTES:
         return node
     copy, value = type(node)(name=node.name, op=node.op), node.attr["value"].tensor

@@ -134,7 +134,7 @@ def _repeat(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
 
 
 def _shuffle(node: Node, first: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Return a block of a dataset that is shuffled in a fixed order. A `map` before it runs only for that block."""
+    """Return a block of a dataset shuffled in a fixed order. A `map` before the shuffle runs only for this block."""
     inner, later = node.inputs[0], []
     while inner.op in (*dataset_ops.FUNCTIONS, *dataset_ops.PASSING):
         later += [inner] if inner.op in dataset_ops.FUNCTIONS else []
@@ -169,7 +169,7 @@ def _whole(node: Node) -> tf.Tensor:
 
 
 def _in_order(node: Node, shuffled: Node) -> tf.Tensor:
-    """Shuffle the dataset `shuffled` as `node` does, but in the same order in each pass."""
+    """Apply a shuffle like `node` to the dataset `shuffled`, but with the same order in each pass."""
     numbers = {name: int(node.value(name)) for name in ("buffer_size", "seed", "seed2")}
     return raw.ShuffleDataset(
         input_dataset=_whole(shuffled), reshuffle_each_iteration=False, **numbers, **_types(shuffled)

@@ -123,7 +123,7 @@ def bytes_read(listing: Node) -> int:
 
 
 def records_from(records: Records, first: tf.Tensor, count: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return a variant dataset that begins at record `first` or earlier, and the number of records before `first`.
+    """Return a variant dataset that begins at record `first` or earlier, and how many of its records precede `first`.
 
     Args:
         count: number of records that the caller wants, from `first` on.

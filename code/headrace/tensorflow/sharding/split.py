@@ -232,6 +232,6 @@ def _blocks_of(source: Source, numbers: tf.data.Dataset, piece: Piece | None = N
     order = None
     if source.shuffle and source.block > 1:
         order = replace(source.shuffle, repeat=None).order(source.elements)
-    # A shuffle with a smaller buffer keeps neighbours near each other. Blocks in the original order do so too.
+    # A shuffle with a smaller buffer keeps neighbours near each other. For it, blocks keep the original order.
     whole = order and order.buffer == source.elements
     return in_blocks(source.node, source.block, numbers, order if whole else None, piece)

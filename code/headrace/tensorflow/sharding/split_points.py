@@ -26,7 +26,7 @@ from headrace.tensorflow.sharding.slicing import is_addressable
 from headrace.tensorflow.sharding.sources import array_rows, is_arrays, records_of
 
 BLOCKS = 64
-"""Minimum number of blocks for an addressable dataset of 64 batches or more, so that fast workers can do more."""
+"""Minimum number of blocks if a dataset `is_addressable` and has 64 batches or more. Fast workers take more of them."""
 MAX_BLOCK = 256
 """Limit on elements in a block if elements may be large. Text counts as large, since it may name large files."""
 MAX_SMALL_BLOCK = 2048
@@ -136,7 +136,7 @@ def _source(node: Node, above: Sequence[Node], one_block_a_batch: bool) -> Sourc
     elements, addressable = _numbered(node)
     batch, expanding, dropping = _batch_above(above)
     if not one_block_a_batch and any(each.op in (*dataset_ops.REGROUPING, "GroupByWindowDataset") for each in above):
-        batch = batch or 1  # a batch takes elements from several blocks, as after bucket_by_sequence_length
+        batch = batch or 1  # as for bucket_by_sequence_length: a batch may span blocks, so blocks can have any size
     if expanding or not batch:
         block = 1
     elif one_block_a_batch:

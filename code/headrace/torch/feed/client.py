@@ -22,7 +22,7 @@ from headrace.training.handshake import LIMIT_S
 from headrace.training.socket_buffers import prepare, receive_into
 
 EXTRA_AHEAD = 2
-"""Batches that a rank requests ahead, in addition to its share, which is `prefetch_factor` × workers / ranks."""
+"""Batches that each rank requests ahead beyond its share. The share is `prefetch_factor` × workers / ranks."""
 CONNECTIONS_PER_PROCESS = 2
 """Connections to each worker of a server. With two, the worker sends one batch while it makes the next."""
 MOST_CONNECTIONS = 64
@@ -80,7 +80,7 @@ class FeedClient:
     def __init__(self, feeds: Feeds, request: Callable[[int], BatchRequest], known: Callable[[], int]) -> None:
         keep_freed_memory()
         self._feeds, self._pid, self._ahead, self._closed = feeds, os.getpid(), EXTRA_AHEAD, threading.Event()
-        self._changed = threading.Condition(threading.RLock())  # garbage collection may call close while it is held
+        self._changed = threading.Condition(threading.RLock())  # reentrant: garbage collection may call close anywhere
         self.epoch = Schedule(request, known, feeds.limit_s, feeds.prefetch_bytes, self._ahead)
         self._open: dict[socket.socket, threading.Thread] = {}
         for server in feeds.servers:
@@ -161,7 +161,7 @@ class FeedClient:
                 try:
                     protocol.send_record(connection, epoch.request(step).as_json())
                     came = receive(connection, server, process, self._feeds.pin_memory)
-                    epoch.came(step, *came)  # `came` is not deleted: glibc unmaps a thread's memory once all is free
+                    epoch.came(step, *came)  # no `del came`: glibc would unmap the thread's memory when all is free
                 except SampleError as error:
                     epoch.came(step, error)
                 except OSError as error:

@@ -232,7 +232,7 @@ class Decoder:
     def _allocated(self, described: dict[str, Any]) -> Any:
         """Allocate the tensor or array for an entry of `memory`. Append its buffer, not filled yet, to `buffers`."""
         if "array" in described:
-            dtype = np.lib.format.descr_to_dtype(_fields(described["array"]))  # knows which fields are padding
+            dtype = np.lib.format.descr_to_dtype(_fields(described["array"]))  # np.dtype() would make padding a field
             _require(not dtype.hasobject, "an array of objects")
             array = np.empty(self._size(described["shape"], dtype.itemsize), dtype)
             self.buffers.append(_bytes_of(array))
@@ -266,7 +266,7 @@ class Decoder:
             _require(type(node["v"]) in PLAIN, "no plain value")
             return node["v"]
         if "scalar" in node:
-            return self._memory.pop(node["scalar"])[()]  # pop: without it, copies of an entry could fill the memory
+            return self._memory.pop(node["scalar"])[()]  # pop allows one use: a message cannot ask for many copies
         if "bytes" in node:
             return self._memory.pop(node["bytes"]).tobytes()
         if "written" in node:
@@ -278,11 +278,11 @@ class Decoder:
                 return kind(each_of(node[kind.__name__]))
         if "dict" in node:
             return dict(zip(node["dict"], each_of(node["of"]), strict=True))
-        if "named" in node:  # named tuple: `_make` counts the parts; a class's own `__new__` may change its arguments
+        if "named" in node:  # `_make` checks the number of parts; the class's own `__new__` might change them
             named = _class(node["named"], lambda kind: issubclass(kind, tuple) and hasattr(kind, "_fields"))
             return named._make(each_of(node["of"]))
         held = node.get("attributes", {})
-        _require(not any(name.startswith("__") for name in held), "no names of attributes")
+        _require(not any(name.startswith("__") for name in held), "an attribute name begins with __")
         attributes = dict(zip(held, each_of(held.values()), strict=True))
         if "object" in node:
             return _object(node["object"], attributes)

@@ -66,9 +66,9 @@ class Schedule:
         self.request, self._known, self._steps = request, known, known()
         self._ahead, self._least_ahead, self._most_bytes, self._name = ahead, least_ahead, most_bytes, name
         self._limit_s, self._clock = limit_s, clock
-        self._lock = threading.RLock()  # a signal handler of the rank may call close while it is held
-        self._here = threading.Condition(self._lock)  # on this, the rank waits for its batch
-        self._free = threading.Condition(self._lock)  # on this, connections wait for a step that they can request
+        self._lock = threading.RLock()  # reentrant: a signal handler of the rank may call close at any time
+        self._here = threading.Condition(self._lock)  # the rank waits on this for its batch
+        self._free = threading.Condition(self._lock)  # connections wait on this for a step that they can request
         self._next = self._wanted = 0
         self.largest_bytes = largest_bytes
         self._asked: dict[int, _Asked] = {}
@@ -193,7 +193,7 @@ class Schedule:
                 if self._clock() - max(began, self._heard_at) > self._limit_s:
                     problems = "; ".join(f"{who}: {what}" for who, what in sorted(self._problems.items()) if what)
                     what = f"{self._name(step)} has not come from the feed servers within {self._limit_s:g} s"
-                    raise DeadlineError(f"{what} ({problems or 'all answered'}): see the data hosts' logs")
+                    raise DeadlineError(f"{what} ({problems or 'no problem is known'}): see the data hosts' logs")
                 self._ask_again_if_late(step)
                 self._here.wait(LOOK_EVERY_S)
             if isinstance(self._come[step], Exception):

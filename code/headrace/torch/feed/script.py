@@ -32,7 +32,7 @@ OTHER_PROCESS = (
 _APART = 1_000_003  # odd, so that seeds differ in the lowest 32 bits, which are all that torch uses
 """The default seed of loader n is n × this value. Each epoch adds 1 to a seed, so loaders' seeds must be far apart."""
 _OWN_NUMBERS = 1 << 20
-"""Offset added to the number of a loader that ranks do not share. The number decides the loader's default seed."""
+"""First number for unnamed loaders that ranks do not share. A loader's number determines its default seed."""
 
 
 @dataclass

@@ -25,8 +25,8 @@ from headrace.torch.fetch.map_fetcher import Fetched
 from headrace.training.freed_memory import keep_freed_memory
 
 AHEAD = 3
-"""Maximum number of a shard's batches that are requested and not yet used. With this limit, the rank can read each
-answer as soon as it arrives. A connection ends if a server cannot send for some seconds (`socket_buffers.prepare`)."""
+"""Maximum number of a shard's batches that are requested and not yet used. The rank has room for all of them, so it can
+read each answer at once. If a server could not send for some seconds, its connection would end (`socket_buffers`)."""
 PATIENCE_S = 10.0
 """Seconds of silence after which the rank tries another worker. Each silence doubles this limit. A worker that is still
 making a batch is not silent: it sends a report every two seconds."""
@@ -51,7 +51,7 @@ class StreamEpoch:
 
     def close(self) -> None:
         """Close all connections, and drop batches under way."""
-        # The thread of a shard with a connection ends soon. Others may still try to connect, so they are not joined.
+        # Join the threads that have a connection: they end soon. Other threads may still be trying to connect.
         open_ones = [lane for lane in self._lanes if lane.connection is not None]
         for lane in self._lanes:
             lane.close()

@@ -66,7 +66,7 @@ class _Client:
                         protocol.send_answer(self.connection, *answer)
                 except OSError:  # the connection has ended: the worker notices this at its next read
                     protocol.end(self.connection)
-                    if self.loader.is_stream and self.makes:  # the process may be replaying a shard for nothing
+                    if self.loader.is_stream and self.makes:  # end a replay that no rank waits for
                         os._exit(1)
 
     def _next_answer(self) -> Answer | None:
@@ -109,7 +109,7 @@ class Worker:
         close_sockets_on(port)
         reopen_files()
         self._begin()
-        with _outside_of_blocks(), selectors.PollSelector() as readable:  # it needs no descriptor of its own
+        with _outside_of_blocks(), selectors.PollSelector() as readable:  # poll, unlike epoll, uses no descriptor
             readable.register(mailbox, selectors.EVENT_READ)
             while True:
                 for key, _ in readable.select(REAP_EVERY_S):
@@ -124,7 +124,7 @@ class Worker:
                 self._shards = [each for each in self._shards if not _is_over(each)]
 
     def _begin(self) -> None:
-        # One thread, as in torch's own workers, since each processor has a worker. It applies to the calling thread.
+        # Torch uses one thread, as in its own workers: each processor has a worker. The setting is per thread.
         torch.set_num_threads(1)
         keep_freed_memory()
         threading.Thread(target=self._watch, name="sample watch", daemon=True).start()
@@ -143,7 +143,7 @@ class Worker:
                 self._shards.append(process)
             else:
                 self._make_shard(connection, loader, readable)
-        except (OSError, RuntimeError) as error:  # no process or thread is free; the rank tries another server
+        except (OSError, RuntimeError) as error:  # no process or thread is free
             print(f"cannot start a process or thread: {error}; the rank tries again", file=sys.stderr, flush=True)
         connection.close()
 
@@ -216,7 +216,7 @@ class Worker:
             if making is None:
                 continue
             began, limit_s, fetcher, client = making
-            if isinstance(fetcher, IterableFetcher):  # it may first replay the shard up to where training stopped
+            if isinstance(fetcher, IterableFetcher):  # time each sample: a replay after a resume may be long
                 at, since = (at, since) if at == fetcher.at else (fetcher.at, time.monotonic())
                 began = max(began, since)
             if time.monotonic() - began < limit_s:

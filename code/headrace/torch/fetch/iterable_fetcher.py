@@ -34,7 +34,7 @@ class ShardRequest:
 
     Attributes:
         batch_size: number of samples in a batch; 0: there is no batching, and each sample counts as a batch.
-        begins_at: number of the first batch that the dataset makes from `state`. Earlier ones are not made again.
+        begins_at: number of the batch at which the dataset continues from `state`. It is ignored if `state` is None.
         state: argument for the dataset's own `load_state_dict`; None: iterate over the shard from its beginning.
     """
 

@@ -114,7 +114,7 @@ class _Batches(Dataset[Any]):
 def _begin_worker(is_stream: bool, theirs: Callable[[int], None] | None, dataset: Any, number: int) -> None:
     keep_freed_memory()
     reopen_files()
-    if is_stream:  # shards divide samples, so RANK is 0 and WORLD_SIZE 1. IterableFetcher itself calls `theirs`
+    if is_stream:  # the shards divide the samples, so the dataset must see one rank. IterableFetcher calls `theirs`
         os.environ |= distributed.ALONE
         return
     info = get_worker_info()

@@ -119,7 +119,7 @@ class StreamEnd:
         states = self._states.setdefault(shard, [])
         states.append((batches, state))
         del states[:-STATES_KEPT]
-        if self._rank != 0:  # rank 0 saves checkpoints
+        if self._rank != 0:  # for rank 0, which saves checkpoints
             self._store.set(f"{self._name}/state/{shard}", json.dumps(states))
 
     def state_of(self, shard: int, batches: int) -> Any:

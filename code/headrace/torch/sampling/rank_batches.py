@@ -35,7 +35,7 @@ class EpochPlan:
         rank, world: this rank, and the number of ranks.
         start: the first position that has not been trained on.
         drop_last: leave out the last positions if they are too few for a full step of all ranks. If false, the last
-            step is smaller, and up to `world − 1` ranks fill it up with one of the epoch's first positions.
+            step is smaller, and up to `world − 1` ranks repeat one of the epoch's first positions in it.
         drop_uneven: keep the smaller last step, but leave out up to `world − 1` positions instead of repeating some.
         of_batches: whether `order` has a list of indices for each position.
         seed, number: the seed of random draws, and the epoch's number.
@@ -137,7 +137,7 @@ class Planner:
     def plan(self, epoch: int, start: int) -> EpochPlan:
         """Return this rank's plan of an epoch, beginning at position `start`. Raises `InputError`."""
         loader = self._loader
-        # With shard_by_rank=False, samplers put different samples at one position on two ranks: draws must differ.
+        # With shard_by_rank=False, two ranks may have different samples at a position: give them different draws.
         alone = self._given and loader.ranks == 1 and distributed.rank() > 0
         seed = sample_seed(loader.seed, 0, distributed.rank(), RANK) if alone else loader.seed
         return self._plan(self._order(epoch), start, seed, epoch)

@@ -148,7 +148,7 @@ class LazyOrder(Sequence[Any]):
 
     def __init__(self, first: list[Any], drawing: _Drawing, count: int) -> None:
         self._drawing, self._count = drawing, count
-        self._window = 0, first  # a position, and the indices from there; replaced as a whole, since others read it
+        self._window = 0, first  # first position held, and the indices; replaced at once, since other threads read both
         self._kept: dict[int, Any] = {}
 
     def __len__(self) -> int:
@@ -200,7 +200,7 @@ class RankBatchSampler(BatchSampler):
     def __iter__(self) -> Iterator[list[Any]]:
         """Yield the indices of the loader's next epoch, batch by batch. Does not change the loader's position."""
         for batch in self._loader.next_indices():
-            liveness.note_progress()  # since this loader itself makes no batch
+            liveness.note_progress()  # another loader makes the batch, and reports no progress
             yield batch
 
     def set_epoch(self, epoch: int) -> None:

@@ -202,7 +202,7 @@ class StreamShards:
         known = [shard for shard in (*self.own, *range(self.shards)) if self._begun[shard]]
         if not known:
             raise InputError(
-                f"rank {self._rank} got no batch: its shard of the IterableDataset is empty, but others are not. "
+                f"rank {self._rank} got no batch: its shards of the IterableDataset are empty, but others are not. "
                 f"{MORE_FILES}; or set shards= to at most the number of files"
             )
         last = self._begun[known[0]] - 1

@@ -101,7 +101,7 @@ def build(path: Path) -> None:
             trial = [sys.executable, "-m", "headrace.tensorflow.service.transfer.trial", str(library)]
             try:
                 _run(trial, TRIAL_LIMIT_S, "the library does not work with this TensorFlow")
-            except _Late:  # on a machine that is busy with other things
+            except _Late:  # the machine may be busy with other things
                 _run(trial, TRIAL_LIMIT_S, "the library does not work with this TensorFlow")
         except _Late:
             raise
@@ -135,7 +135,7 @@ def compile_flags() -> list[str]:
     """Return the flags of g++. Raise `SetupError` if `transfer.cc` does not support the installed TensorFlow."""
     tensorflow = tensorflow_dir()
     include = tensorflow / "include"
-    # At run time: the TensorFlow beside the library, or else the one installed here.
+    # Where the library finds TensorFlow at run time: beside its own folder, or else where it is installed here.
     places = ":".join(("$ORIGIN/../tensorflow", "$ORIGIN/../../tensorflow", str(tensorflow)))
     return [
         "-fPIC", "-std=c++17", "-fmax-errors=3", "-Wall", "-Wextra", "-pthread",
