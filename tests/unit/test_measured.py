@@ -59,8 +59,7 @@ def test_of_a_run_with_data_hosts_of_known_types_the_own_step_is_predicted_too(t
     assert measured(service_run(simulated=True), TABLE).own_step_s is None
 
 
-def test_a_run_with_workers_whose_own_cpu_time_is_unknown_keeps_it_on_the_trainer():
-    """The model's CPU time was not measured. It is estimated: the ranks' CPU time minus the time to receive batches."""
+def test_a_models_cpu_time_that_was_not_measured_is_what_ranks_used_less_receiving():
     hosts = {
         "algo-1": {"group": "data_group", "instance_type": "ml.c5.18xlarge", "cpus": 72, "cpu_s": {"worker": 2048.0}},
         "algo-2": {"group": "dnn_group", "instance_type": "ml.c5.18xlarge", "cpus": 72, "cpu_s": {}},

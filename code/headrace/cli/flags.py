@@ -59,7 +59,7 @@ YES_NO = argparse.BooleanOptionalAction
 def build_parser(
     prog: str = "start_job.py", source_dir: Path | None = None, place: str = ANYWHERE
 ) -> argparse.ArgumentParser:
-    """Return the parser of a command's flags. It refuses flags for other places; their arguments get defaults.
+    """Return the parser of a command's flags. Flags for other places are refused, and keep their defaults.
 
     Args:
         source_dir: default of --source_dir; None: headrace's own folder.

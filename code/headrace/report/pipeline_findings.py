@@ -33,7 +33,9 @@ def look_at(folder: Path, summary: Mapping[str, Any]) -> list[str]:
         given = json.loads(paths.hyperparameters.read_text(encoding="utf-8"))
         values = {name: str(json.loads(value)) for name, value in given.items() if not name.startswith("sagemaker_")}
     except (OSError, ValueError, AttributeError) as error:
-        raise InputError(f"--lint is for runs on this machine; leave it out (cannot read the run: {error})") from error
+        raise InputError(
+            f"--lint is for runs on this machine, and this one cannot be read ({error}); leave out --lint"
+        ) from error
     script = paths.code_dir / values.get("training_script", "train_dnn.py")
     if not FRAMEWORKS[values.get("framework", DEFAULT.name)].has_lint:
         linted = " or ".join(each.title for each in FRAMEWORKS.values() if each.has_lint)

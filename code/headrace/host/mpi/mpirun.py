@@ -134,7 +134,7 @@ def _one_machine(settings: Settings, hosts: Sequence[Host]) -> bool:
 def shared_interface(topology: Topology) -> str:
     """Return the network interface that the hosts share: the configured one, else the one with this host's address.
 
-    Return the loopback if this host's name has no other address: one machine runs all hosts. Return "" if none fits.
+    If this host's name has only a loopback address, one machine runs all hosts: return the loopback. "": none fits.
     """
     names = {name for _, name in socket.if_nameindex()}
     if topology.network_interface in names:

@@ -110,7 +110,7 @@ class Meeting:
         return f"rank {rank}" + (f" on {self.hosts[rank]}" if self.hosts[rank] else "")
 
     def _attempt(self, work: Callable[[], Result]) -> Result | PreflightError:
-        """Return the result of `work`, or its error. Rank 0 raises this error: its output always reaches the leader."""
+        """Return the result of `work`, or its error. Rank 0 raises it later, since its output reaches the leader."""
         try:
             return work()
         except PreflightError as error:

@@ -95,7 +95,7 @@ def _ends(node: Node, above: list[Node]) -> Iterator[tuple[Node, list[Node]]]:
     """Yield each node at which the pipeline may be split, and a list of all later transformations, last one first."""
     path = [*above, node]
     if node.op == "CacheDataset" and str(node.value("filename").item().decode()):
-        raise refusal(node, "every worker would write the cache to a file", "Write cache() without a file name")
+        raise refusal(node, "all workers would write to the same cache file", "Write cache() without a file name")
     if node.op == "RepeatDataset" and int(node.value("count")) >= 0 and is_addressable(node):
         yield node, above  # elements are numbered across all repetitions, so batches are cut as without a split
     elif is_arrays(node):

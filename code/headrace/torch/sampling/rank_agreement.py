@@ -48,7 +48,7 @@ def loader_config(loader: Any) -> dict[str, Any]:
 
 
 def differences(own: Mapping[str, Any], other: Mapping[str, Any], who: str) -> str:
-    """Return how two configurations differ, with both values and advice; '' if they do not. `other` is from `who`."""
+    """Return how two configurations differ, and advice; "" if they do not. `who` names the owner of `other`."""
     names = [name for name in own if own[name] != other.get(name)]
     if not names:
         return ""
