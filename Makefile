@@ -15,7 +15,7 @@ SPREAD = $(TIMED) -n $(AT_ONCE) --dist worksteal
 help:
 	@echo "make setup   .venv with TensorFlow, Open MPI and Horovod; no root needed"
 	@echo "make setup-torch, demo-torch, test-torch   the same for PyTorch, in .venv-torch"
-	@echo "make demo    train ResNet50 with and without data hosts, here, and compare"
+	@echo "make demo    train with and without data hosts, here, and compare"
 	@echo "make test    every test (make check first, then integration and end to end)"
 	@echo "make test-pythons   make test with each Python from 3.10 to 3.13 that is here (PYTHONS=3.12 for one)"
 	@echo "make check   lint, types, unit tests: about a minute"

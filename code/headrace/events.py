@@ -34,7 +34,7 @@ WORKER_OFFERS = "worker_offers"
 FEED_READY = "feed_ready"
 """A feed server, which makes batches for PyTorch ranks, has found the script's data loaders and is ready."""
 
-_EVENT = re.compile(r"\bheadrace event=(?P<name>\w+)(?P<fields>(?: \w+=\S*)*)")
+_EVENT = re.compile(r"headrace event=(?P<name>\w+)(?P<fields>(?: \w+=\S*)*)")
 
 
 @contextlib.contextmanager

@@ -94,6 +94,19 @@ def test_output_arrives_whole_with_time_host_and_role(tmp_path):
     assert line.split()[1:] == ["algo-1", "worker", "b"]
 
 
+def test_what_follows_a_long_progress_bar_is_read(tmp_path):
+    out, events = io.StringIO(), []
+    code = (
+        "import sys; sys.stdout.write('begin ' + ''.join(f'\\r{n:5d} of 9000' for n in range(9000)))\n"
+        "print('headrace event=done', flush=True); import time; time.sleep(600)"
+    )
+    with Supervisor(HostLog("algo-1", out), 1, GRACE_S) as supervisor:
+        supervisor.start(spec(code, tmp_path, on_event=events.append))
+        wait_for(lambda: events, "the event")
+    assert [event.name for event in events] == ["done"]
+    assert [line.split(maxsplit=3)[3] for line in out.getvalue().splitlines()] == ["8999 of 9000headrace event=done"]
+
+
 def test_a_dead_server_comes_back_and_its_last_words_are_kept(tmp_path):
     out = io.StringIO()
     with Supervisor(HostLog("algo-1", out), 1, GRACE_S) as supervisor:

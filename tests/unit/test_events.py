@@ -14,6 +14,11 @@ def test_an_event_comes_back_from_the_middle_of_a_line():
     assert event.fields == {"step_ms": "12.35", "n": "3"}
 
 
+def test_an_event_comes_back_after_a_progress_bar_that_ended_no_line():
+    event = parse_event("\x1b[1m1/64\x1b[0m loss: 1.1055" + format_event("first_step", total_steps=64))
+    assert event is not None and (event.name, event.fields) == ("first_step", {"total_steps": "64"})
+
+
 def test_values_hold_no_spaces():
     assert format_event("root_cause", message="was killed\nby  SIGKILL") == (
         "headrace event=root_cause message=was_killed_by_SIGKILL"

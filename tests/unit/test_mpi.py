@@ -147,6 +147,13 @@ def test_tags_inside_a_line_are_taken_out():
     assert ranks().label("[1,0]<stdout>:a=1[1,0]<stdout>:") == ("rank0", "a=1")
 
 
+def test_a_progress_bars_line_is_the_ranks_and_shows_the_last_state():
+    assert ranks().label("[1,0]<stdout>:\r1/9\r2/9 a=1[1,0]<stdout>:said") == ("rank0", "2/9 a=1said")
+    log = ranks()
+    log.label("[1,0]<stdout>:\r2/9 loss: 1.1headrace event=rank_failed rank=0 pid=41 exit_code=1 error=ValueError")
+    assert log.has_failed
+
+
 def test_a_rank_that_raised_is_the_root_cause_with_what_it_last_said():
     log = ranks()
     log.label("[1,2]<stderr>:ValueError: a b_c")

@@ -10,7 +10,7 @@ MOST_LINES = {
     "tensorflow": 6_000,  # ADR 33 and 35
     "lint": 880,
     "backends/slurm": 470,
-    "the rest": 14_610,  # ADR 35
+    "the rest": 14_620,  # ADR 35
 }
 
 

@@ -13,10 +13,10 @@ from headrace.job.bundled import TRAINING_SCRIPTS, own_folder
 from headrace.terminal.parser import OneLineParser
 
 NEXT = """Put your dataset, model and training into {path}. In its folder:
-  headrace run{flag} --num_of_data_instances 1 --hyperparameter model=small_cnn   run it here
-  headrace submit{flag} --dry_run                the request to SageMaker"""
+  run it here                      headrace run{flag} --num_of_data_instances 1 --hyperparameter model=small_cnn
+  print the request to SageMaker   headrace submit{flag} --dry_run"""
 LINT = """
-  headrace lint {script}                         what costs most in its pipeline"""
+  find slow parts of its pipeline  headrace lint {script}"""
 
 
 def main(argv: Sequence[str]) -> int:

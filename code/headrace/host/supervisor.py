@@ -202,10 +202,17 @@ class Supervisor:
         spec = child.spec
 
         def pump() -> None:
+            line = b""
             with stream:
                 while raw := stream.readline(MAX_LINE_CHARS):
-                    line = raw.decode("utf-8", "replace").rstrip("\r\n").rpartition("\r")[2]
-                    self._take_line(child, line)
+                    is_whole = raw.endswith(b"\n")
+                    first, *over = (line + raw.rstrip(b"\r\n") if is_whole else line + raw).split(b"\r")
+                    line = b"\r".join([first, *over[-1:]])  # mpirun's tag, and the last state of a progress bar
+                    if is_whole or len(line) >= MAX_LINE_CHARS:
+                        self._take_line(child, line.decode("utf-8", "replace"))
+                        line = b""
+            if line:
+                self._take_line(child, line.decode("utf-8", "replace"))
 
         child.reader = threading.Thread(target=pump, name=f"read {spec.name}", daemon=True)
         child.reader.start()
@@ -213,7 +220,7 @@ class Supervisor:
     def _take_line(self, child: Child, line: str) -> None:
         spec = child.spec
         try:
-            who, text = spec.label(line) if spec.label else (spec.name, line)
+            who, text = spec.label(line) if spec.label else (spec.name, line.rpartition("\r")[2])
             event = parse_event(text)
             if event and spec.on_event:
                 spec.on_event(event)

@@ -84,10 +84,12 @@ class RankLog:
         self._lock = threading.Lock()
 
     def label(self, line: str) -> tuple[str, str]:
-        """Take one line; return `(rankN, text)` if mpirun tagged it as a rank's, else `(trainer, line)`."""
+        """Take one line; return `(rankN, text)` if mpirun tagged it as a rank's, else `(trainer, text)`."""
         match = _TAG.match(line)
-        # If a rank wrote a line in two pieces, mpirun has also tagged the second piece, within the line.
-        who, text = (f"rank{match['rank']}", _TAG.sub("", line)) if match else (self._trainer, line)
+        who = f"rank{match['rank']}" if match else self._trainer
+        # If a rank wrote a line in two pieces, mpirun has also tagged the second piece, within the line. What precedes
+        # a carriage return was overwritten, for example by a progress bar.
+        text = (_TAG.sub("", line) if match else line).rpartition("\r")[2]
         event = parse_event(text)
         with self._lock:
             complains = any(words.complaint.search(text) for words in _STALL_WORDS)
